@@ -144,12 +144,24 @@ def base_of_adapters(pretrained: str, where: str) -> Optional[str]:
 
 def add_adapters(base: PreTrainedModel, pretrained: str, merge: bool, where: str) -> PreTrainedModel:
     """Add adapters to a base model, in place: merged into its weights, all of which become trainable, or separate."""
+    adapted = with_adapters(base, pretrained, where)
+    model = adapted.merge_and_unload().requires_grad_(True) if merge else adapted.get_base_model()
+    if os.path.isfile(os.path.join(pretrained, 'generation_config.json')):
+        try:
+            model.generation_config = GenerationConfig.from_pretrained(pretrained)
+        except Exception as error:
+            raise ConfigError(f'{where}: generation_config.json cannot be read ({reason(error)}).') from error
+    return model
+
+
+def with_adapters(base: PreTrainedModel, pretrained: str, where: str, trained: bool = False) -> 'PeftModel':  # noqa
+    """The wrapper of ``peft`` around a base model and the adapters of a folder, which may be ``trained`` further."""
     from peft import PeftModel, get_peft_model_state_dict
     from peft.utils import load_peft_weights
     try:
         with quiet_hub(), warnings.catch_warnings():
             warnings.simplefilter('ignore')  # about keys that do not fit; checked below
-            adapted = PeftModel.from_pretrained(base, pretrained)
+            adapted = PeftModel.from_pretrained(base, pretrained, is_trainable=trained)
             other = set(get_peft_model_state_dict(adapted)) ^ set(load_peft_weights(pretrained, device='cpu'))
             if other or adapted.active_peft_config.is_prompt_learning:
                 told = f'{min(other)!r} is only in one of the two' if other else 'they are a prompt, not layer weights'
@@ -157,16 +169,10 @@ def add_adapters(base: PreTrainedModel, pretrained: str, merge: bool, where: str
             integers = [name for name in integer_weights(pretrained) if 'indices' not in name]
             if integers:
                 raise ConfigError(f'{where}: its weight {integers[0]!r} must have floating-point numbers.')
-            model = adapted.merge_and_unload().requires_grad_(True) if merge else adapted.get_base_model()
+            return adapted
     except ConfigError:
         raise
     except Exception as error:  # peft may raise anything for a broken folder
         raise ConfigError(
             f'{where}: its adapters cannot be added to {base.name_or_path!r} ({reason(error)}).'
         ) from error
-    if os.path.isfile(os.path.join(pretrained, 'generation_config.json')):
-        try:
-            model.generation_config = GenerationConfig.from_pretrained(pretrained)
-        except Exception as error:
-            raise ConfigError(f'{where}: generation_config.json cannot be read ({reason(error)}).') from error
-    return model

@@ -10,6 +10,12 @@ def disable_auto_reset(manager: Any) -> None:
     manager._auto_reset = False
 
 
+def reset_although_recording(manager: Any) -> None:
+    """Let an env manager whose environments save videos reset them before an evaluation, which gives them their
+    seeds. DI-engine skips this reset with a warning."""
+    manager._env_replay_path = None
+
+
 def step_timeout(manager: Any) -> Optional[int]:
     """The time limit of an env manager's ``step`` in seconds, None without one. A manager does not give its config."""
     return manager._step_timeout

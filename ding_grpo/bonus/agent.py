@@ -9,34 +9,34 @@ import copy
 import os
 import signal
 import tempfile
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from contextlib import contextmanager
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import click
 import numpy as np
 import torch
 from ding.utils import ENV_REGISTRY
+from ding.worker import LearnerHook
 from easydict import EasyDict
 
 from ding_common import ConfigError, find_config, read_config_file
 from ding_grpo.check import built
 from ding_grpo.entry.pipeline import evaluated, running
 from ding_grpo.instruments.findings import PAGE
-from ding_grpo.learn.observer import Observer
-from ding_grpo.logs.hook import CallHook
 from ding_grpo.loop import run
 from ding_grpo.replay import command as replay
 from ding_grpo.report import command as report
 from ding_grpo.run.checkpoint import newest, number_of, numbered
 from ding_grpo.run.parts import Limits, Parts
 
+from .callbacks import Callbacks, OnNumbers
 from .defaults import NEVER, of_gymnasium, of_texts
-from .files import Saved, read_config, split_objects, task_of, write_config
+from .ding_agent import TRAIN, DingAgent
+from .files import Saved, kept, read_config, split_model, task_of, write_config
 from .keywords import set_keywords
 
-OnUpdate = Callable[['GRPO', Dict[str, float]], Any]
 
-
-class GRPO:
+class GRPO(DingAgent):
     """
     Overview:
         Trains a policy by GRPO. It makes the ordinary configs, and calls the same loop as \
@@ -55,35 +55,40 @@ class GRPO:
             env: Optional[str] = None,
             seed: int = 0,
             exp_name: Optional[str] = None,
-            on_update: Optional[OnUpdate] = None,
-            on_evaluation: Optional[OnUpdate] = None,
+            env_id: Optional[str] = None,
+            on_update: Union[OnNumbers, LearnerHook, None] = None,
+            on_evaluation: Optional[OnNumbers] = None,
+            on_checkpoint: Optional[Callable[['GRPO', str], Any]] = None,
             **keywords: Any,
     ) -> None:
         """
         Overview:
             Describe a run; nothing is trained yet. One of ``data``, ``task`` and ``env`` is needed.
         Arguments:
-            - model (:obj:`Any`): Name or folder of a pretrained language model, a model of ``transformers`` with its \
-                ``tokenizer``, or a dict, the section ``policy.model``. For ``env`` also a ``torch.nn.Module``.
+            - model (:obj:`Any`): Name or folder of a pretrained language model, a model of ``transformers`` or \
+                ``peft``, or a dict, the section ``policy.model``. For ``env`` also a ``torch.nn.Module``.
+            - tokenizer (:obj:`Any`): In place of that of the model's folder.
             - data, eval_data (:obj:`Any`): A file, several, a list of dicts, a ``datasets.Dataset``, ... (see \
                 ``FileTask``). Without ``eval_data`` a tenth of the problems, at most 128, is held out.
             - reward (:obj:`Any`): What scores completions: a function of this project's, TRL's or verl's form, its \
                 name, or several (see ``FileTask``).
             - task (:obj:`Union[str, dict]`): A registered task in place of ``data``, such as ``'guess'``.
-            - env (:obj:`str`): Id of an environment of gymnasium.
+            - env, env_id (:obj:`str`): Id of an environment of gymnasium; DI-engine's agents call it ``env_id``.
             - seed (:obj:`int`): Of the run.
             - exp_name (:obj:`Optional[str]`): Folder of the run, a relative path.
-            - on_update, on_evaluation (:obj:`Callable`): Called with this object and a dict of numbers, after each \
-                update and each evaluation. An exception ends the run, which is saved.
+            - on_update, on_evaluation, on_checkpoint (:obj:`Callable`): Called with this object and a dict of numbers \
+                after each update and each evaluation, and with the path of each checkpoint. ``on_update`` may also \
+                be a ``LearnerHook`` of DI-engine. An exception ends the run, which is saved.
             - keywords: Keys of the config, see ``set_keywords``: ``group_size=8``, ``learn=dict(loss='dapo')``, \
                 ``**{'learn.kl.beta': 0.1}``.
         """
+        env = env if env is not None else env_id
         given = [name for name, value in dict(data=data, task=task, env=env).items() if value is not None]
         if len(given) != 1:
             raise ConfigError(f"GRPO(...): needs one of data, task and env; it has {' and '.join(given) or 'none'}.")
         if data is None and (reward is not None or eval_data is not None):
             raise ConfigError('GRPO(...): reward and eval_data need data.')
-        section, self._module = split_objects(model, tokenizer)
+        section, self._module = split_model(model)
         section.update((key, keywords.pop(key)) for key in ('lora', 'config') if key in keywords)
         if data is not None:
             if not section:
@@ -92,12 +97,14 @@ class GRPO:
         configs, told = of_gymnasium(env, section) if env is not None else of_texts(task, section)
         click.echo(told)
         self._begin(*configs, seed)
+        if tokenizer is not None:
+            self.main_config.env.tokenizer = dict(pretrained=kept(tokenizer))
         set_keywords(self.main_config, self.create_config, keywords)
         if data is not None and eval_data is None and 'eval_size' not in keywords:
             self._hold_out()
         short = env or os.path.basename(section.get('pretrained', '')) or self.main_config.env.task.type
         self.main_config.exp_name = exp_name or f'runs/{short}_grpo'.lower()
-        self._on.update(update=on_update, evaluation=on_evaluation)
+        self._callbacks = Callbacks(on_update, on_evaluation, on_checkpoint)
 
     def _begin(self, main_config: EasyDict, create_config: EasyDict, seed: int) -> None:
         self.main_config, self.create_config, self.seed = main_config, create_config, seed
@@ -106,7 +113,7 @@ class GRPO:
         self._updates = 0
         self._spec: Optional[Any] = None
         self._module: Optional[torch.nn.Module] = getattr(self, '_module', None)
-        self._on: Dict[str, Optional[OnUpdate]] = dict(update=None, evaluation=None)
+        self._callbacks = Callbacks()
 
     def _hold_out(self) -> None:
         number = len(ENV_REGISTRY.get('token_env').task_of(self.main_config.env))
@@ -143,17 +150,20 @@ class GRPO:
         self._updates = number_of(done[0]) if done else 0  # fewer than the config says if it was stopped
         return self
 
-    def train(self, updates: Optional[int] = None, step: Optional[int] = None) -> 'GRPO':
+    def train(self, updates: Optional[int] = None, step: Optional[int] = None, **keywords: Any) -> 'GRPO':
         """
         Overview:
             Train, or go on with more updates.
         Arguments:
             - updates (:obj:`Optional[int]`): Number of updates, in addition to those before. None: until \
                 ``stop_value``, or one pass over the data.
-            - step (:obj:`Optional[int]`): Number of environment steps after which the run ends.
+            - step (:obj:`Optional[int]`): Number of environment steps, of the whole run, after which it ends.
+            - keywords: Keys of the config from now on, as of ``GRPO``, and those that DI-engine's agents take here.
         """
+        keywords = {TRAIN.get(name, name): value for name, value in keywords.items()}
+        set_keywords(self.main_config, self.create_config, keywords)
         main_config = copy.deepcopy(self.main_config)
-        run_section = main_config.policy.setdefault('run', EasyDict())
+        run_section, before = main_config.policy.setdefault('run', EasyDict()), self._updates
         if updates is not None:
             run_section.num_updates = self._updates + updates
         if self.folder is not None:
@@ -165,7 +175,7 @@ class GRPO:
             self.main_config.policy.run = run_section
             self.policy, self._spec = parts.policy, parts.evaluator.token_spec
             write_config(self.folder, Saved(self.main_config, self.create_config, self.seed))
-            self._observe(parts)
+            self._callbacks.observe(self, parts)
             try:
                 run(parts)
             except SystemExit as ended:  # after a signal, saved
@@ -174,6 +184,8 @@ class GRPO:
                 raise KeyboardInterrupt(f'saved after update {parts.learner.train_iter}; train() goes on') from None
             finally:
                 self._updates = parts.learner.train_iter
+        if self._updates == before:
+            click.echo(f'train(): no update after the {before} before, as the run had reached its end')
         return self
 
     def _end_of(self, parts: Parts, run_section: EasyDict, step: Optional[int]) -> None:
@@ -188,16 +200,6 @@ class GRPO:
         click.echo(f'train(): {run_section.num_updates - self._updates} updates, one pass over {problems:,} problems')
         parts.limits = parts.limits._replace(updates=run_section.num_updates)
 
-    def _observe(self, parts: Parts) -> None:
-        if self._on['update'] is not None:
-
-            def after_iter(engine: Any) -> None:
-                self._on['update'](self, {**engine.log_buffer['scalar'], 'update': engine.last_iter.val + 1})
-
-            parts.learner.register_hook(CallHook('on_update', 12, position='after_iter', function=after_iter))
-        if self._on['evaluation'] is not None:
-            parts.policy.observers['on_evaluation'] = _OnEvaluation(self, parts, self._on['evaluation'])
-
     def evaluate(self, samples: int = 0) -> Dict[str, Any]:
         """
         Overview:
@@ -209,16 +211,23 @@ class GRPO:
                 of this mean (Wilson where each return is 0 or 1, else bootstrap); ``episodes``, their number; and \
                 what else the evaluation reports.
         """
-        main_config = copy.deepcopy(self.main_config)
-        if samples > 0:
-            set_keywords(main_config, self.create_config, dict(samples_per_start=samples, pass_at=sorted({1, samples})))
-        self._build()
-        model, state = self.policy.whole_model, self.policy.eval_mode.state_dict()
-        info, record = evaluated((main_config, self.create_config), self.seed, None, model, state)
+        keys = dict(samples_per_start=samples, pass_at=sorted({1, samples})) if samples > 0 else {}
+        info, record = self._evaluated(keys)
         returns = np.ravel(info['eval_episode_return']).astype(float)
         told = {key: value for key, value in record.items() if key not in ('train_iter', 'envstep', 'seconds')}
         told['return'] = told.pop('eval_episode_return')
         return dict(told, interval=interval(returns), episodes=len(returns))
+
+    def _evaluated(self,
+                   keys: Dict[str, Any],
+                   seed: Optional[int] = None,
+                   replay_path: Optional[str] = None) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+        main_config = copy.deepcopy(self.main_config)
+        set_keywords(main_config, self.create_config, keys)
+        self._build()
+        model, state = self.policy.whole_model, self.policy.eval_mode.state_dict()
+        configs = main_config, self.create_config
+        return evaluated(configs, self.seed if seed is None else seed, None, model, state, replay_path=replay_path)
 
     def generate(
             self,
@@ -303,20 +312,22 @@ class GRPO:
         if self.policy is not None:
             return
         found = None if self.folder is None else newest(os.path.join(self.folder, 'ckpt'))
-        configs = copy.deepcopy((self.main_config, self.create_config))
-        with built(*configs, seed=self.seed, model=self._module) as (self.policy, collector):
+        with self._built() as (self.policy, collector):
             self._spec = collector.token_spec
             if found is not None:
                 self.policy.eval_mode.load_state_dict(found.state)
 
+    def _built(self) -> ContextManager[Tuple[Any, Any]]:
+        configs = copy.deepcopy((self.main_config, self.create_config))
+        return built(*configs, seed=self.seed, model=self._module)
 
-class _OnEvaluation(Observer):
-
-    def __init__(self, agent: GRPO, parts: Parts, function: OnUpdate) -> None:
-        self._agent, self._parts, self._function = agent, parts, function
-
-    def evaluated(self, greedy: float, sampled: Optional[float], cut_at_bar: float = 0.0) -> None:
-        self._function(self._agent, dict(self._parts.evaluator.record))
+    @contextmanager
+    def _collecting(self) -> Iterator[Any]:
+        """A collector with the policy as it is."""
+        self._build()
+        with self._built() as (policy, collector):
+            policy.eval_mode.load_state_dict(self.policy.eval_mode.state_dict())
+            yield collector
 
 
 def interval(returns: np.ndarray) -> List[float]:

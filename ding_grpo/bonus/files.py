@@ -2,6 +2,8 @@
 import ast
 import json
 import os
+import shutil
+import tempfile
 from hashlib import blake2b
 from pprint import pformat
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
@@ -110,30 +112,46 @@ def _named(data: Any) -> Any:
     return path
 
 
-def _folder_of(model: Any, tokenizer: Any) -> str:
-    """The folder that has a model of ``transformers`` and its tokenizer."""
-    if hasattr(model, 'peft_config'):
-        raise ConfigError('GRPO(model): adapters of peft: give the base model, and lora=dict(r=..., lora_alpha=...).')
-    digest = blake2b(digest_size=6)
-    for name, value in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    folder = os.path.join(MODELS, digest.hexdigest())
-    if not os.path.exists(folder):
-        model.save_pretrained(folder)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(folder)
+def kept(what: Any) -> str:
+    """The folder that ``save_pretrained`` of an object writes, named by its content."""
+    os.makedirs(MODELS, exist_ok=True)
+    made, digest = tempfile.mkdtemp(dir=MODELS), blake2b(digest_size=6)
+    try:
+        what.save_pretrained(made)
+        for name in sorted(os.listdir(made)):
+            digest.update(name.encode())
+            with open(os.path.join(made, name), 'rb') as f:
+                for part in iter(lambda: f.read(2 ** 20), b''):
+                    digest.update(part)
+        folder = os.path.join(MODELS, digest.hexdigest())
+        if not os.path.exists(folder):
+            os.rename(made, folder)
+            os.chmod(folder, 0o755)  # ``mkdtemp`` made it for its owner alone
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
     return folder
 
 
-def split_objects(model: Any, tokenizer: Any) -> Tuple[Dict[str, Any], Optional[torch.nn.Module]]:
+def _adapted(model: Any) -> Dict[str, Any]:
+    """The section ``policy.model`` for a model of ``peft``, whose adapters are trained further."""
+    base = model.active_peft_config.base_model_name_or_path
+    if not base:
+        raise ConfigError(
+            'GRPO(model): the base model of these adapters has no name. Save it, and load it by its name.'
+        )
+    return dict(pretrained=base, lora=kept(model))
+
+
+def split_model(model: Any) -> Tuple[Dict[str, Any], Optional[torch.nn.Module]]:
     """The section ``policy.model`` for what ``GRPO`` was given as a model, and a module that is no language model."""
     if model is None or isinstance(model, dict):
         return dict(model or {}), None
     if isinstance(model, (str, os.PathLike)):
         return dict(pretrained=os.fspath(model)), None
+    if hasattr(model, 'peft_config'):
+        return _adapted(model), None
     if hasattr(model, 'save_pretrained') and hasattr(model, 'generate'):
-        return dict(pretrained=_folder_of(model, tokenizer)), None
+        return dict(pretrained=kept(model)), None
     if isinstance(model, torch.nn.Module):
         return {}, model
     raise ConfigError(f'GRPO(model={model!r:.80}): must be a name, a folder, a model, or a dict.')

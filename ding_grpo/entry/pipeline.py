@@ -21,6 +21,7 @@ from ding_common import (
     unwrap_task_error
 )
 from ding_common.files import check_writable
+from ding_common.processes.ding_private import reset_although_recording
 from ding_grpo.config.check_keys import check_exp_name, check_sections
 from ding_grpo.evaluate import GroupEvaluator
 from ding_grpo.loop import run
@@ -225,6 +226,7 @@ def evaluated(
         policy.eval_mode.load_state_dict(state_dict)
         name = dict(exp_name=cfg.exp_name) if ours else {}
         evaluator = GroupEvaluator(cfg.policy.eval.evaluator, manager, policy.eval_mode, **name)
+        reset_although_recording(manager)
         _, info = evaluator.eval()
         if ours:
             policy.close()

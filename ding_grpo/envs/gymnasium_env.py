@@ -1,5 +1,5 @@
 import copy
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import gymnasium
 import numpy as np
@@ -11,6 +11,8 @@ from gymnasium.wrappers import FlattenObservation
 
 from ding_common import ConfigError, Rule, TaskError, check_config, describe, is_reward, nearest, require_dict
 from ding_common.config.env_config import check_env_config, pop_number
+
+from .video import Video
 
 _WRAPPER = dict(type='', import_names=[], kwargs={})
 # Wrappers of DI-engine that need spaces of gym, or an environment of DI-engine.
@@ -99,26 +101,13 @@ class GymnasiumEnv(DingEnvWrapper):
                 f"env.env_id = {cfg.get('env_id')!r}: must be the id of a gymnasium environment, such as "
                 'CartPole-v1.'
             )
-        arguments = cfg.get('env_kwargs', {})
-        try:
-            env = gymnasium.make(cfg.env_id, **arguments)
-            if env.observation_space.shape == ():  # models read vectors
-                env = FlattenObservation(env)
-            env = TellTruncation(env)
-        except Exception as error:  # an environment may raise anything for its arguments
-            written = f', env.env_kwargs = {dict(arguments)!r}' if arguments else ''
-            unknown = isinstance(error, (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound))
-            hint = (
-                '. If a module of yours registers it, name the module: create_config.env.import_names = '
-                "['ding_grpo', 'your_module']"
-            ) if unknown else ''
-            raise ConfigError(
-                f'env.env_id = {cfg.env_id!r}{written}: gymnasium cannot create it ({describe(error)}){hint}'
-            ) from error
         _check_wrappers(cfg.get('env_wrapper'))
+        self._wrap(TellTruncation(_made(cfg)), cfg, caller)
+
+    def _wrap(self, env: gymnasium.Env, cfg: EasyDict, caller: str) -> None:
         try:
             super().__init__(env, cfg, caller=caller)
-        except Exception as error:  # so may a wrapper
+        except Exception as error:  # a wrapper may raise anything
             raise ConfigError(
                 f"env.env_wrapper = {cfg.get('env_wrapper', 'default')!r}: DI-engine cannot create it "
                 f'({describe(error)})'
@@ -130,6 +119,16 @@ class GymnasiumEnv(DingEnvWrapper):
             )
         if cfg.get('act_scale') and not isinstance(env.action_space, Box):
             raise ConfigError(f'env.act_scale = True: the actions of {cfg.env_id} have no bounds. Set it to False.')
+
+    def enable_save_replay(self, replay_path: Optional[str] = None) -> None:
+        """Save a video of each episode from now on, in the folder ``replay_path``. The environment is created again."""
+        env = _made(self._cfg, render_mode='rgb_array')
+        try:
+            env = Video(env, replay_path or 'video')
+        except Exception as error:  # without moviepy, or without pictures
+            raise ConfigError(f'{self._cfg.env_id}: no video can be saved ({describe(error)})') from error
+        self.close()
+        self._wrap(TellTruncation(env), self._cfg, 'evaluator')
 
     def try_wrappers(self) -> None:
         """Take one step; raises ``ConfigError`` if a wrapper does not fit the environment."""
@@ -165,6 +164,23 @@ class GymnasiumEnv(DingEnvWrapper):
 
     def clone(self, caller: str = 'collector') -> 'GymnasiumEnv':
         return GymnasiumEnv(self._cfg, caller)
+
+
+def _made(cfg: EasyDict, **further: Any) -> gymnasium.Env:
+    arguments = cfg.get('env_kwargs', {})
+    try:
+        env = gymnasium.make(cfg.env_id, **{**arguments, **further})
+        return FlattenObservation(env) if env.observation_space.shape == () else env  # models read vectors
+    except Exception as error:  # an environment may raise anything for its arguments
+        written = f', env.env_kwargs = {dict(arguments)!r}' if arguments else ''
+        unknown = isinstance(error, (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound))
+        hint = (
+            '. If a module of yours registers it, name the module: create_config.env.import_names = '
+            "['ding_grpo', 'your_module']"
+        ) if unknown else ''
+        raise ConfigError(
+            f'env.env_id = {cfg.env_id!r}{written}: gymnasium cannot create it ({describe(error)}){hint}'
+        ) from error
 
 
 def _check_wrappers(wrappers: Any) -> None:

@@ -24,7 +24,7 @@ class View(NamedTuple):
 class Observer:
     """Sees stages of a run, in this order: ``begin``; ``sampled`` after a collect; ``compared`` when its rows have
     advantages; ``before`` an update; ``step`` before each step of its optimizer; ``after`` the update; ``evaluated``
-    after an evaluation."""
+    after an evaluation; ``saved`` after a checkpoint."""
     notices: List[str] = []  # lines for the start of a run
 
     def hooks(self) -> List[Any]:
@@ -58,6 +58,9 @@ class Observer:
     def evaluated(self, greedy: float, sampled: Optional[float], cut_at_bar: float = 0.0) -> None:
         """See ``Watch.evaluated``."""
 
+    def saved(self, path: str) -> None:
+        """The path of a checkpoint that the first process has written."""
+
     def state_dict(self) -> Dict[str, Any]:
         return {}
 
@@ -87,8 +90,8 @@ def _pass_on(stage: str) -> Callable:
 
 class Observers(Dict[str, Observer]):
     """The observers of a run by name, which see each stage in this order."""
-    begin, sampled, compared, before, step, after, reference_renewed, evaluated = map(
-        _pass_on, ('begin', 'sampled', 'compared', 'before', 'step', 'after', 'reference_renewed', 'evaluated')
+    begin, sampled, compared, before, step, after, reference_renewed, evaluated, saved = map(
+        _pass_on, ('begin', 'sampled', 'compared', 'before', 'step', 'after', 'reference_renewed', 'evaluated', 'saved')
     )
 
     @classmethod

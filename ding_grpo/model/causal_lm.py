@@ -1,5 +1,5 @@
 from contextlib import contextmanager, nullcontext
-from typing import Any, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import torch
 from ding.utils import MODEL_REGISTRY
@@ -38,8 +38,9 @@ class CausalLM(nn.Module):
             random weights. Exactly one of ``pretrained`` and ``config`` is required.
         - dtype (:obj:`str`): ``float32``, ``bfloat16``, or ``float16`` (only for evaluation or with ``lora``).
         - attn_implementation (:obj:`Optional[str]`): As in ``transformers``.
-        - lora (:obj:`Optional[dict]`): Arguments of ``peft.LoraConfig`` (extra ``lora``), such as ``r`` and \
-            ``lora_alpha``. Adapters are trained and saved; the pretrained weights do not change.
+        - lora (:obj:`Union[dict, str, None]`): Arguments of ``peft.LoraConfig`` (extra ``lora``), such as ``r`` and \
+            ``lora_alpha``, or a folder with adapters, which are trained further. Adapters are trained and saved; \
+            the pretrained weights do not change.
         - save_merged (:obj:`bool`): With ``lora``, whether to save the whole model with merged adapters.
         - gradient_checkpointing (:obj:`bool`): Whether learning keeps the activations of one layer at a time, \
             which needs less memory and more time.
@@ -65,7 +66,7 @@ class CausalLM(nn.Module):
             config: Optional[dict] = None,
             dtype: str = 'float32',
             attn_implementation: Optional[str] = None,
-            lora: Optional[dict] = None,
+            lora: Union[dict, str, None] = None,
             save_merged: bool = False,
             gradient_checkpointing: bool = False,
             onednn: bool = True,

@@ -1,19 +1,28 @@
 """LoRA adapters of peft."""
 import inspect
 import warnings
-from typing import Optional
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 from torch import nn
 from transformers import PreTrainedModel
 
 from ding_common import ConfigError, describe, nearest
-from ding_common.hub.adapters import check_keys
+from ding_common.hub.adapters import base_of_adapters, check_keys, with_adapters
 from ding_common.hub.pretrained import Pretrained
 
 _REFERENCE = 'without adapters the model must be the pretrained one, which is the reference'
+# Values of arguments of ``peft.LoraConfig``, and why others are refused.
+_ALLOWED: Dict[str, Tuple[List[Any], str]] = dict(
+    lora_dropout=([0, 0.0], 'sampling and learning must use one distribution'),
+    bias=(['none'], _REFERENCE),
+    init_lora_weights=([True, False, 'gaussian', 'orthogonal'], _REFERENCE),
+    inference_mode=([False], 'the adapters must be trainable'),
+)
 
 
-def check_base(lora: Optional[dict], save_merged: bool, pretrained: Optional[str], gguf_file: Optional[str]) -> None:
+def check_base(
+        lora: Union[dict, str, None], save_merged: bool, pretrained: Optional[str], gguf_file: Optional[str]
+) -> None:
     """Check that what a run saves can be loaded again: adapters name their base model, which must be neither random nor
     from a GGUF file."""
     if lora is None:
@@ -32,25 +41,18 @@ def check_base(lora: Optional[dict], save_merged: bool, pretrained: Optional[str
         )
 
 
-def add_adapters(lm: PreTrainedModel, lora: dict) -> nn.Module:
-    """Add adapters to a model in place, freeze its other weights, and return peft's wrapper of it. Raises a
-    ``ConfigError`` if an argument is invalid or would change the reference."""
+def add_adapters(lm: PreTrainedModel, lora: Union[dict, str]) -> nn.Module:
+    """Add adapters to a model in place, new ones or those of a folder, freeze its other weights, and return peft's
+    wrapper of it. Raises a ``ConfigError`` if an argument is invalid or would change the reference."""
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
         raise ConfigError("policy.model.lora: needs the extra: pip install '.[lora]' in the clone") from error
+    if isinstance(lora, str):
+        return _loaded(lm, lora)
     if not isinstance(lora, dict):
-        raise ConfigError(f'policy.model.lora = {lora!r}: must be a dict of arguments of peft.LoraConfig.')
-    allowed = dict(
-        lora_dropout=([0, 0.0], 'sampling and learning must use one distribution'),
-        bias=(['none'], _REFERENCE),
-        init_lora_weights=([True, False, 'gaussian', 'orthogonal'], _REFERENCE),
-        inference_mode=([False], 'the adapters must be trainable'),
-    )
-    for key, (values, why) in allowed.items():
-        if key in lora and lora[key] not in values:
-            choice = ' or '.join(map(repr, dict.fromkeys(values)))
-            raise ConfigError(f'policy.model.lora.{key} = {lora[key]!r}: must be {choice}; {why}.')
+        raise ConfigError(f'policy.model.lora = {lora!r}: must be a dict of arguments of peft.LoraConfig, or a folder.')
+    _check_allowed(lora, 'policy.model.lora.')
     known = inspect.signature(LoraConfig).parameters
     for key, value in lora.items():
         if key not in known:
@@ -65,3 +67,20 @@ def add_adapters(lm: PreTrainedModel, lora: dict) -> nn.Module:
         raise
     except Exception as error:  # peft may raise any exception for its arguments
         raise ConfigError(f'policy.model.lora = {dict(lora)!r}: {describe(error)}') from error
+
+
+def _loaded(lm: PreTrainedModel, folder: str) -> nn.Module:
+    where = f'policy.model.lora = {folder!r}'
+    if base_of_adapters(folder, where) is None:
+        raise ConfigError(f'{where}: must be a folder with an adapter_config.json, or a dict.')
+    adapted = with_adapters(lm, folder, where, trained=True)
+    _check_allowed(adapted.active_peft_config.to_dict(), f'{where}: ', besides='init_lora_weights')
+    return adapted
+
+
+def _check_allowed(config: Dict[str, Any], before: str, besides: str = '') -> None:
+    """Check that a model with adapters samples and learns one distribution, and is the pretrained one without them."""
+    for key, (values, why) in _ALLOWED.items():
+        if key in config and key != besides and config[key] not in values:
+            choice = ' or '.join(map(repr, dict.fromkeys(values)))
+            raise ConfigError(f'{before}{key} = {config[key]!r}: must be {choice}; {why}.')

@@ -206,6 +206,7 @@ class Saver:
         if old and not self._pruned:
             show(f'policy.run.keep_ckpt = {keep}: {os.path.basename(old[0])} was deleted, and others will be')
         self._pruned = self._pruned or bool(old)
+        self._policy.observers.saved(path)
 
     def _save_end(self) -> None:
         self._check_same()

@@ -16,26 +16,14 @@ from ding_common import ConfigError, read_config_file
 from ding_grpo import GRPO
 from ding_grpo.bonus import GRPOAgent
 from ding_grpo.bonus.command import train
+from ding_grpo.logs.hook import CallHook
 from dizoo_llm.text.tokenizer import build_char_tokenizer
+from tests.bonus.helper import CHARS, ROWS, TINY, right, small
 from tests.dizoo_llm.helper import write
 from tests.processes import ROOT
 from tests.runs import metrics, weights
 
 pytestmark = pytest.mark.envtest
-CHARS = '0123456789+='
-TINY = dict(
-    model_type='llama',
-    hidden_size=32,
-    intermediate_size=64,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    max_position_embeddings=32
-)
-ROWS = [dict(question=f'{a}+{b}=', answer=str(a + b)) for a in range(5) for b in range(5)]
-
-
-def right(completion, answer):
-    return float(completion == answer)
 
 
 @pytest.fixture(autouse=True)
@@ -43,19 +31,8 @@ def own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def small(**keywords):
-    keys = dict(
-        model=dict(config=TINY),
-        data=ROWS,
-        reward=right,
-        group_size=4,
-        groups=4,
-        max_new_tokens=2,
-        learning_rate=1e-2,
-        exp_name='run',
-        **{'env.tokenizer': dict(chars=CHARS)}
-    )
-    return GRPO(**{**keys, **keywords})
+def varied(completion):
+    return float(len(set(completion)))
 
 
 def same(a, b):
@@ -100,6 +77,26 @@ class TestTexts:
         run.train(updates=1)
         assert run.folder.startswith('runs/') and run.tokenizer.get_vocab() == tokenizer.get_vocab()
 
+    def test_adapters_of_peft_are_trained_further(self):
+        peft = pytest.importorskip('peft')
+        small().model.save_pretrained('base')
+        base, config = AutoModelForCausalLM.from_pretrained('base'), peft.LoraConfig(r=2, target_modules=['q_proj'])
+        adapted = peft.get_peft_model(base, config)
+        with torch.no_grad():
+            for name, p in adapted.named_parameters():
+                if 'lora_B' in name:
+                    p.normal_()
+        run = GRPO(adapted, build_char_tokenizer(CHARS), data=ROWS, reward=varied, max_new_tokens=2, groups=2)
+        assert run.main_config.policy.learn.learning_rate == 1e-4  # adapters
+        before = peft.get_peft_model_state_dict(run.model)
+        assert same(peft.get_peft_model_state_dict(adapted), before)
+        before = {name: value.clone() for name, value in before.items()}
+        run.train(updates=2)
+        assert not same(before, peft.get_peft_model_state_dict(run.model))
+        base.name_or_path = config.base_model_name_or_path = ''
+        with pytest.raises(ConfigError, match='the base model of these adapters has no name'):
+            GRPO(adapted, data=ROWS, reward=right)
+
     def test_functions_are_called_and_an_error_of_theirs_saves_the_run(self):
         seen = []
 
@@ -108,11 +105,25 @@ class TestTexts:
             if found['update'] == 3:
                 raise RuntimeError('enough')
 
-        run = small(on_update=on_update, on_evaluation=lambda run, found: seen.append(found['train_iter']), eval_freq=2)
+        paths = []
+        run = small(
+            on_update=on_update,
+            on_evaluation=lambda run, found: seen.append(found['train_iter']),
+            on_checkpoint=lambda run, path: paths.append(os.path.basename(path)),
+            eval_freq=2,
+            save_ckpt_after_iter=2
+        )
         with pytest.raises(RuntimeError, match='enough'):
             run.train(updates=9)
         told = [round(m['reward_mean'], 3) for m in metrics()]
         assert seen == [0, (1, told[0]), (2, told[1]), 2, (3, told[2])]
+        assert paths[0] == 'ckpt_best.pth.tar' and 'iteration_2.pth.tar' in paths
+
+    def test_a_hook_of_ding_engine(self):
+        seen = []
+        hook = CallHook('count', 0, position='after_iter', function=lambda engine: seen.append(engine.train_iter))
+        small(on_update=hook).train(updates=2)
+        assert seen == [0, 1]
 
     def test_what_its_instruments_show(self, capsys):
         run = small(save_ckpt_after_iter=1).train(updates=2)

@@ -111,7 +111,7 @@ def test_saved_folder(folder, tmp_path, merged, other_weights):
         (dict(rank=4), 'lora.rank = 4: unknown key; .*Allowed: .*, r, .*target_modules'),
         (dict(target_modules=['nothing']), 'lora.*nothing'),
         (dict(r=0), 'lora'),
-        ('x', "lora = 'x': must be a dict"),
+        ('/', "lora = '/': must be a folder with an adapter_config.json, or a dict"),
         (dict(lora_dropout=0.1), 'lora.lora_dropout = 0.1: must be 0; .* one distribution'),
         (dict(bias='all'), "lora.bias = 'all': must be 'none'; .* the reference"),
         (dict(init_lora_weights='pissa'), "lora.init_lora_weights = 'pissa': must be True or False or"),
