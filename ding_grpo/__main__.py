@@ -2,9 +2,10 @@
 ``python -m ding_grpo`` runs ``ding`` with the same options, but hides the messages that DI-engine and old gym print
 when they are imported. The ``ding`` command imports them before any plugin can hide these messages. ``KEY=VALUE``
 after the options changes a key of the config, and ``--help KEY`` says what it means. With ``--check`` it examines a
-config before a run, see ``check.py``. ``python -m ding_grpo train`` needs no config, see ``bonus/command.py``.
+config before a run, see ``check.py``. ``python -m ding_grpo train`` needs no config, see ``train.py``.
 """
 import copy
+import os
 import sys
 from functools import partial
 from importlib import import_module
@@ -16,16 +17,20 @@ from easydict import EasyDict
 from ding_common import ConfigError, ConfigFile, find_config, import_ding, read_config_file
 from ding_common.config.settings import change
 
+from .completion import VARIABLE, program
+from .train import train
+
 NAME = 'python -m ding_grpo'
 Configs = Tuple[EasyDict, EasyDict]
 
 
 def main(args: Optional[List[str]] = None) -> None:
+    if VARIABLE in os.environ:
+        program(train=train)(prog_name='ding-grpo', complete_var=VARIABLE)
     import_ding()
     import ding_grpo  # noqa: F401  imported first, so that the sections of the command's config are checked
     args = sys.argv[1:] if args is None else args
     if args[:1] == ['train']:
-        from .bonus.command import train
         train(args[1:], prog_name=f'{NAME} train')
     if '--check' in args:
         from . import check

@@ -20,11 +20,11 @@ def describe(key: str) -> List[str]:
     Lines about a key by its dotted path, such as ``policy.learn.loss``, or about a section and its keys. The two
     environments have keys of the same names, so that there may be lines about both.
     """
-    sections = _sections()
-    paths = {section.path for _, section in sections}
+    all_sections = sections()
+    paths = {section.path for _, section in all_sections}
     section, _, name = key.rpartition('.')
     lines: List[str] = []
-    for where, found in sections:
+    for where, found in all_sections:
         if found.path == key:
             keys = [f'  {each.name} = {each.default}' for each in found.keys]
             below = sorted({p.rpartition('.')[2] for p in paths if p.rpartition('.')[0] == key})
@@ -34,13 +34,13 @@ def describe(key: str) -> List[str]:
             lines += [line for each in found.keys if each.name == name for line in _of_key(key, each, where)]
     if lines:
         return lines
-    known = [each.name for _, found in sections if found.path == section for each in found.keys]
+    known = [each.name for _, found in all_sections if found.path == section for each in found.keys]
     known += [path.rpartition('.')[2] for path in paths if path.rpartition('.')[0] == section and section]
     hint = nearest(name, known) if known else nearest(key, paths)
     raise ConfigError(f'--help {key}: there is no such key; {hint}')
 
 
-def _sections() -> List[Tuple[str, Section]]:
+def sections() -> List[Tuple[str, Section]]:
     """Where the sections apply, in parentheses if not everywhere, and the sections."""
     envs = {kind: ENV_REGISTRY.get(kind) for kind in OWN_ENVS}
     packages = {'ding_common', *(_package(made) for made in (*envs.values(), describe))}

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ding_common import ConfigError, read_config_file
 from ding_grpo import GRPO
 from ding_grpo.bonus import GRPOAgent
-from ding_grpo.bonus.command import train
+from ding_grpo.train import train
 from ding_grpo.logs.hook import CallHook
 from dizoo_llm.text.tokenizer import build_char_tokenizer
 from tests.bonus.helper import CHARS, ROWS, TINY, right, small

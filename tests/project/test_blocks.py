@@ -21,7 +21,7 @@ from easydict import EasyDict
 
 from ding_common import find_config
 from ding_grpo import GRPO
-from ding_grpo.bonus.command import train
+from ding_grpo.train import train
 from ding_grpo.model import CausalLM
 from dizoo_llm.tasks import create_task
 from dizoo_llm.text.tokenizer import build_char_tokenizer

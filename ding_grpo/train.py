@@ -5,7 +5,7 @@ import click
 
 from ding_common.config.settings import parsed
 
-from .agent import GRPO
+from .completion import settings as keys
 
 
 @click.command()
@@ -22,17 +22,18 @@ from .agent import GRPO
 @click.option('-s', '--seed', default=0, show_default=True, help='Seed.')
 @click.option('--exp-name', help='Folder of the run.')
 @click.option('--save', type=click.Path(), help='Folder for the trained model.')
-@click.argument('settings', nargs=-1, metavar='[KEY=VALUE]...')
+@click.argument('settings', nargs=-1, metavar='[KEY=VALUE]...', shell_complete=keys)
 def train(
         model: Optional[str], data: Tuple[str, ...], eval_data: Tuple[str, ...], reward: Tuple[str, ...],
         task: Optional[str], env: Optional[str], updates: Optional[int], step: Optional[int], seed: int,
         exp_name: Optional[str], save: Optional[str], settings: Tuple[str, ...]
 ) -> None:
     """Train, and evaluate at the end. KEY=VALUE sets a key of the config, by its path or by its last part."""
+    from .bonus import GRPO  # takes seconds, which completion in a shell saves
     several = dict(data=data, eval_data=eval_data, reward=reward)
     given = {name: list(values) if len(values) > 1 else values[0] for name, values in several.items() if values}
-    keys = dict(map(parsed, settings))
-    run = GRPO(model, task=task, env=env, seed=seed, exp_name=exp_name, **given, **keys).train(updates, step)
+    changed = dict(map(parsed, settings))
+    run = GRPO(model, task=task, env=env, seed=seed, exp_name=exp_name, **given, **changed).train(updates, step)
     click.echo(f'python -m ding_grpo -m serial_onpolicy -c {run.folder}/config.py -s {seed}  # the same run again')
     if save is not None:
         run.save(save)
