@@ -1,11 +1,10 @@
 """
-``with_trl.py`` in the current folder, with greedy evaluations between its updates: ``python side_by_side_peer.py``.
-Prints a line of JSON for each: updates, seconds without evaluations, accuracy.
+``with_trl.py`` in the current folder, with greedy evaluations between its updates: ``python -m
+benchmarks.demos.side_by_side_peer``. Prints a line of JSON for each: updates, seconds without evaluations, accuracy.
 """
 import json
 import re
 import runpy
-import sys
 import time
 from functools import partial
 
@@ -60,6 +59,5 @@ class Evaluate(TrainerCallback):
 
 
 if __name__ == '__main__':
-    sys.path.insert(0, '.')
     trl.GRPOTrainer = partial(trl.GRPOTrainer, callbacks=[Evaluate()])
     runpy.run_path('with_trl.py')

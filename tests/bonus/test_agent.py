@@ -1,4 +1,5 @@
 """A run as one Python object."""
+import importlib
 import os
 import runpy
 import signal
@@ -183,6 +184,17 @@ class TestGymnasium:
         )
         GRPO(env=env, **keys).train(updates=1)
         assert len(metrics()) == 1
+
+    def test_one_of_the_user(self, tmp_path, monkeypatch):
+        (tmp_path / 'my_env.py').write_text(
+            "import gymnasium\nfrom gymnasium.envs.classic_control import CartPoleEnv\n\n\nclass MyEnv(CartPoleEnv):\n"
+            "    pass\n\n\ngymnasium.register('My-v0', MyEnv, max_episode_steps=20)\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        importlib.import_module('my_env')
+        GRPO(env='My-v0', groups=1, group_size=2, exp_name='run').train(updates=1)
+        run_python('-m', 'ding_grpo', '-m', 'serial_onpolicy', '-c', 'run/config.py', '--exp-name', 'again')
+        assert metrics('again')[0]['reward_mean'] == metrics()[0]['reward_mean']
 
     def test_a_module_as_its_model(self):
         made = GRPO(env='CartPole-v1')

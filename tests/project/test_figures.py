@@ -57,3 +57,10 @@ def test_each_figure_of_the_prose_is_on_a_result_page_that_it_links_to(page):
     linked = {os.path.normpath(os.path.join(os.path.dirname(page), target)) for target, _ in links(page)}
     held = {number for result in linked.intersection(RESULTS) for number in numbers(read(result))}
     assert [figure for figure in figures(prose(page)) if figure not in held] == []
+
+
+def test_the_readme_is_short():
+    text = read('README.md')
+    assert len(text.splitlines()) <= 100
+    assert text.index('from ding_grpo import GRPO') < text.index('![') < text.index('serial_onpolicy')
+    assert len(list(figures(prose('README.md')))) <= 12

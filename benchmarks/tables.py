@@ -1,6 +1,6 @@
 """
-Figures of README.md and docs/index.md, from the files that the measuring programs write. These do not call it, so that
-README never shows half of a measurement.
+The tables of docs/results/benchmarks.md, from the files that the measuring programs write. These do not call it, so
+that the page never shows half of a measurement.
 """
 import json
 import os
@@ -12,7 +12,8 @@ from tabulate import tabulate
 from benchmarks.demos.llm_page import MINUTES, early
 from benchmarks.shared.paths import ROOT
 
-BEGIN, END = '<!-- benchmarks/readme.py: {} -->', '<!-- end -->'
+BEGIN, END = '<!-- benchmarks/tables.py: {} -->', '<!-- end -->'
+PAGE = ('docs', 'results', 'benchmarks.md')
 GIB = 2 ** 30
 
 
@@ -101,7 +102,7 @@ def table(results: List[Dict[str, Any]]) -> str:
                 f"{peer}: {seconds(r['peer'])}, {memory(r['memory_peer'])}",
                 ratio(r),
                 ratio(old),
-                ratio(two), f'[{row.page}](docs/results/{row.page}.md)'
+                ratio(two), f'[{row.page}]({row.page}.md)'
             ]
         )
     solve = found.get(('solve_think_answer', 1, own))
@@ -112,7 +113,7 @@ def table(results: List[Dict[str, Any]]) -> str:
             [
                 'think_answer until solved',
                 f"{taken['ours']}; without the entropy bonus, which TRL lacks, {taken['plain']}",
-                f"TRL {solve['versions']['trl']}: {taken['peer']}", '', '', '', '[solve](docs/results/solve.md)'
+                f"TRL {solve['versions']['trl']}: {taken['peer']}", '', '', '', '[solve](solve.md)'
             ]
         )
     head = [
@@ -194,10 +195,8 @@ def learned(llm: Dict[str, Any], words: str) -> str:
 
 
 def filled(page: str, name: str, make: Callable[[], str]) -> str:
-    """A page with a text in its place, if the page has a place for it."""
+    """A page with a text in its place."""
     begin = BEGIN.format(name)
-    if begin not in page:
-        return page
     before, rest = page.split(begin)
     return f'{before}{begin}\n{make()}\n{END}{rest.split(END, 1)[1]}'
 
@@ -207,8 +206,8 @@ def loaded(*path: str) -> Any:
         return json.load(f) if path[-1].endswith('.json') else f.read()
 
 
-def pages() -> Dict[str, str]:
-    """The pages as they should be, by path."""
+def page() -> str:
+    """The page as it should be."""
 
     def demo() -> str:
         return learned(loaded('benchmarks', 'results', 'demo_llm.json'), loaded('docs', 'results', 'demo_text.md'))
@@ -216,20 +215,16 @@ def pages() -> Dict[str, str]:
     def benchmarks() -> str:
         return table(loaded('benchmarks', 'results', 'results.json'))
 
-    index = os.path.join('docs', 'index.md')
-    return {
-        'README.md': filled(filled(loaded('README.md'), 'demo', demo), 'benchmarks', benchmarks),
-        index: filled(loaded(index), 'demo', demo),
-    }
+    return filled(filled(loaded(*PAGE), 'demo', demo), 'benchmarks', benchmarks)
 
 
 @click.command()
 def main() -> None:
-    """Write the figures into the pages."""
-    for path, text in pages().items():
-        with open(os.path.join(ROOT, path), 'w', encoding='utf-8') as f:
-            f.write(text)
-        click.echo(f'written: {path}')
+    """Write the tables into the page."""
+    text = page()
+    with open(os.path.join(ROOT, *PAGE), 'w', encoding='utf-8') as f:
+        f.write(text)
+    click.echo(f"written: {'/'.join(PAGE)}")
 
 
 if __name__ == '__main__':

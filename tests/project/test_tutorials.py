@@ -1,4 +1,4 @@
-"""What the README and the tutorials on tasks promise, done as they say."""
+"""What the tutorials on tasks promise, done as they say."""
 import os
 import re
 from typing import NamedTuple
@@ -12,8 +12,8 @@ from tests.project.documents import blocks_of, read
 
 # Page, module, config, updates until it is learned, completions of an evaluation.
 OWN = [
-    ('README.md', 'my_task', 'think_answer_grpo', 150, 7),
-    (os.path.join('docs', 'tutorials', 'own_game.md'), 'my_game', 'guess_grpo', 200, 5),
+    ('own_task', 'my_task', 'think_answer_grpo', 150, 7),
+    ('own_game', 'my_game', 'guess_grpo', 200, 5),
 ]
 
 
@@ -29,9 +29,11 @@ def python_of(page, words=''):
 )
 @pytest.mark.parametrize('page, module, config, updates, completions', OWN, ids=['task', 'game'])
 def test_own_task(tmp_path, page, module, config, updates, completions, learned):
-    """The first block is the task, the second the lines of the config that change."""
-    task, changes = python_of(page)[:2]
-    assert page != 'README.md' or len(task.splitlines()) <= 20
+    """A block is the task, the next one the lines of the config that change."""
+    blocks = python_of(os.path.join('docs', 'tutorials', f'{page}.md'))
+    number = next(i for i, block in enumerate(blocks) if block.startswith('from dizoo_llm import TASK_REGISTRY'))
+    task, changes = blocks[number:number + 2]
+    assert page != 'own_task' or len(task.splitlines()) <= 20
     (tmp_path / f'{module}.py').write_text(task)
     text = read(os.path.join('config', f'{config}_config.py'))
     for line in changes.strip().splitlines():
