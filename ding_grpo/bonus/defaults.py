@@ -48,6 +48,10 @@ def of_gymnasium(env_id: str, model: Dict[str, Any]) -> Tuple[Configs, str]:
     The shipped config of an environment of gymnasium, or one by its spaces; and a line about it. ``model`` takes the
     place of its model, unless it is empty.
     """
+    if not isinstance(env_id, str):
+        raise ConfigError(
+            f'GRPO(env={env_id!r:.80}): must be an id of gymnasium. Register yours: gymnasium.register(ID, YourClass).'
+        )
     for name in sorted(shipped_configs()):
         if name.endswith('_grpo'):
             main_config, create_config = shipped_config(name)

@@ -208,6 +208,7 @@ class TestGymnasium:
         (dict(data=ROWS, env='CartPole-v1'), 'needs one of data, task and env; it has data and env.'),
         (dict(data=ROWS), 'GRPO(data=...): needs a model, such as a folder or a name.'),
         (dict(env='CartPole-v1', reward=right), 'reward and eval_data need data.'),
+        (dict(env=dict), 'must be an id of gymnasium. Register yours: gymnasium.register(ID, YourClass).'),
         (dict(env='CartPoll-v1'), "GRPO(env='CartPoll-v1'): cannot be created"),
         (dict(model=3, data=ROWS), 'GRPO(model=3): must be a name, a folder, a model, or a dict.'),
         (dict(env='CartPole-v1', group_sise=8), "GRPO(group_sise=...): did you mean 'group_size'? "),
