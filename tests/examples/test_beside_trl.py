@@ -24,13 +24,13 @@ def test_data_reward_and_program(tmp_path, monkeypatch):
     runpy.run_path('prepare.py')
     rows = {name: [json.loads(line) for line in (tmp_path / f'{name}.jsonl').open()] for name in ('train', 'eval')}
     assert [len(each) for each in rows.values()] == [365, 100]
-    assert not {row['prompt'][0]['content']
-                for row in rows['train']} & {r['prompt'][0]['content']
-                                             for r in rows['eval']}
+    texts = [{row['prompt'][0]['content'] for row in each} for each in rows.values()]
+    assert not texts[0] & texts[1]
     tokenizer = build_char_tokenizer(LETTERS)
     tokenizer.chat_template = '{% for m in messages %}{{ m.content }}{% endfor %}'
     tokenizer.save_pretrained('tokenizer')
-    small = f"dict(config={dict(TINY, max_position_embeddings=99)!r}), **{{'env.tokenizer': dict(pretrained='tokenizer')}}"
+    config = dict(TINY, max_position_embeddings=99)
+    small = f"dict(config={config!r}), **{{'env.tokenizer': dict(pretrained='tokenizer')}}"
     text = read(os.path.join(FOLDER, 'with_ding_grpo.py')).replace("'model'", small).replace('updates=30', 'updates=1')
     run = {}
     exec(text.replace('seed=0', "seed=0, exp_name='run'"), run)
