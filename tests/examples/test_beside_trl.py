@@ -47,6 +47,6 @@ def test_the_page_shows_the_files():
         node for node in ast.walk(ast.parse(read(os.path.join(FOLDER, 'with_trl.py'))))
         if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'GRPOConfig'
     )
-    given = {keyword.arg: ast.literal_eval(keyword.value) for keyword in settings.keywords}
+    given = {k.arg: k.value.value for k in settings.keywords if isinstance(k.value, ast.Constant)}
     same = dict(max_steps=30, num_generations=8, max_completion_length=16, learning_rate=1e-5, warmup_steps=5)
     assert {key: given[key] for key in same} == same and given['per_device_train_batch_size'] == 8 * 8
