@@ -48,10 +48,12 @@ setup(
         'gguf': ['gguf>=0.10', 'accelerate'],
         'lora': ['peft>=0.17,<0.22'],
         'math': ['math-verify'],
+        'mlflow': ['mlflow'],
         'parquet': ['pyarrow<22'],  # later ones need numpy 2
         'reasoning-gym': ['reasoning-gym'],
         'sft': ['accelerate'],
         'textarena': ['textarena'],
+        'trackio': ['trackio'],
         'video': ['moviepy>=2', 'gymnasium[classic-control]'],
         'test': [
             'pytest>=7', 'pytest-xdist', 'hypothesis', 'yapf==0.29.0', 'flake8', 'tensorboard', 'peft>=0.17,<0.22',

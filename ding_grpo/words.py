@@ -59,7 +59,7 @@ TRL = dict(
     save_steps='policy.learn.learner.hook.save_ckpt_after_iter',
     save_total_limit='policy.run.keep_ckpt',
     resume_from_checkpoint='GRPO.load(folder), or policy.learn.resume_training',
-    report_to="policy.learn.learner.hook.report.ext_args = dict(wandb=dict(mode='offline'))",
+    report_to="policy.learn.learner.hook.report.ext_args = dict(wandb=dict()), or mlflow, or trackio",
     log_completions='nothing: they are in log/collector/completions.jsonl',
     num_completions_to_print='policy.collect.collector.table_rows',
     bf16="policy.model.autocast = 'bfloat16'",

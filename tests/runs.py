@@ -4,6 +4,7 @@ import pickle
 
 import torch
 from ding.entry import serial_pipeline_onpolicy
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ding_common import read_json_lines
 from ding_common.output import picture
@@ -32,6 +33,12 @@ def evaluations(run='run'):
 def evaluated(run='run'):
     """The updates after which the run was evaluated."""
     return [record['train_iter'] for record in evaluations(run)]
+
+
+def tensorboard(run='run'):
+    """All (tag, step, value) of a run, sorted."""
+    events = EventAccumulator(os.path.join(run, 'log/serial'), size_guidance=dict(scalars=0)).Reload()
+    return sorted((tag, e.step, e.value) for tag in events.Tags()['scalars'] for e in events.Scalars(tag))
 
 
 def completions(run='run'):

@@ -15,9 +15,10 @@ from ding_common import CheckpointError, Rule, append_json, check_config
 from ding_grpo.data.capability import group_policy
 from ding_grpo.logs.curve import draw_curves
 from ding_grpo.logs.hook import CallHook
+from ding_grpo.logs.logger import LOGGER_REGISTRY
+from ding_grpo.logs.mirror import MirrorHook
 from ding_grpo.logs.scalars import add_scalars
 from ding_grpo.logs.screen import keep_off_screen, log_file, run_folder, show, show_progress
-from ding_grpo.logs.wandb_mirror import WandbHook
 
 from .checkpoint import read_checkpoint, whole_folder
 from .parts import UNLIMITED, Limits, Parts
@@ -33,20 +34,21 @@ class ReportHook(LearnerHook):
     - ``progress_freq``: Number of updates between two progress lines when the output is not a terminal. After ten
       seconds without a line, the next update prints one in any case.
     - ``export``: Whether to write the models as Hugging Face folders at the end.
-    - ``wandb``: Copies what is written to TensorBoard to Weights & Biases. A dict, which may contain ``mode``
-      ('offline' or 'online') and ``project``; None makes no copy.
+    - ``wandb``, ``mlflow``, ``trackio``, or another name in ``LOGGER_REGISTRY``: Copies what is written to TensorBoard.
+      A dict of the logger's options; None makes no copy.
     """
 
-    default = dict(progress_freq=10, export=True, wandb=None)
+    default = dict(progress_freq=10, export=True)
     rules = dict(progress_freq=Rule.integer(1))
     parts: Optional[Parts] = None  # of the run, if this package has built it
 
     def __init__(self, *args, ext_args: Dict = EasyDict(), **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        check_config(ext_args, self.default, self.rules, 'policy.learn.learner.hook.report.ext_args')
+        where = 'policy.learn.learner.hook.report.ext_args'
+        check_config(ext_args, {**self.default, **dict.fromkeys(LOGGER_REGISTRY)}, self.rules, where)
         self._args = {**self.default, **ext_args}
-        wandb = self._args['wandb']
-        self._wandb = None if wandb is None else WandbHook('wandb', 130, position='after_run', cfg=wandb)
+        loggers = {name: cfg for name, cfg in ext_args.items() if name in LOGGER_REGISTRY and cfg is not None}
+        self._mirror = MirrorHook('mirror', 130, position='after_run', cfg=loggers, where=where) if loggers else None
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
         parts, policy = self.parts, group_policy(engine.policy)
@@ -69,9 +71,9 @@ class ReportHook(LearnerHook):
             export_run = partial(export, parts=parts)
             engine.register_hook(CallHook('export', 100, position='after_run', function=export_run))
         engine.register_hook(CallHook('curve', 110, position='after_run', function=draw_curve))
-        if self._wandb is not None:
-            self._wandb.begin(engine)
-            engine.register_hook(self._wandb)
+        if self._mirror is not None:
+            self._mirror.begin(engine)
+            engine.register_hook(self._mirror)
 
 
 def _sizes(parts: Parts) -> str:
@@ -113,7 +115,7 @@ class MetricsHook(LearnerHook):
         record = dict(train_iter=update, envstep=engine.collector_envstep, seconds=seconds, **metrics)
         append_json(log_file(engine, 'metrics.jsonl'), record)
         done = update + 1  # with the one that has just been made
-        fields = self._place(done, engine.collector_envstep, seconds) + self._results(metrics)
+        fields = self._place(done, engine.collector_envstep, seconds) + self._bar(done) + self._results(metrics)
         if self._terminal:
             show_progress(fields)
         elif done % self._freq == 0 or time.monotonic() - self._printed >= SILENCE:
@@ -133,6 +135,13 @@ class MetricsHook(LearnerHook):
             for name, limit in self._limits.items() if counts[name] > first[name]
         ]
         return fields + [f'{_clock(min(left))} left'] if left else fields
+
+    def _bar(self, done: int) -> List[str]:
+        """A progress bar on a terminal, if the number of updates is known."""
+        if not self._terminal or 'updates' not in self._limits:
+            return []
+        full = min(int(10 * done / self._limits['updates']), 10)
+        return [f"[{'#' * full}{'-' * (10 - full)}]"]
 
     @staticmethod
     def _results(metrics: Dict[str, float]) -> List[str]:

@@ -1,4 +1,7 @@
 """What hooks print and write after each update."""
+import pty
+import re
+from contextlib import redirect_stdout
 from types import SimpleNamespace
 
 import numpy as np
@@ -77,11 +80,11 @@ class TestProgress:
         'columns, line',
         [
             (
-                120, 'update 3 of 200  01:12  13:08 left  reward 1.25  answer 0.50  length 6.0  entropy 1.00  '
-                'clipped 0.00  9 tokens/s'
+                140, 'update 3 of 200  01:12  13:08 left  [----------]  reward 1.25  answer 0.50  length 6.0  '
+                'entropy 1.00  clipped 0.00  9 tokens/s'
             ),
-            (80, 'update 3 of 200  01:12  13:08 left  reward 1.25  answer 0.50  length 6.0'),
-            (60, 'update 3 of 200  01:12  13:08 left  reward 1.25  length 6.0'),
+            (80, 'update 3 of 200  01:12  13:08 left  [----------]  reward 1.25  answer 0.50'),
+            (60, 'update 3 of 200  01:12  13:08 left  [----------]'),
             (30, 'update 3 of 200  01:12'),
             (10, 'update 3 '),  # narrower than the first field
         ]
@@ -97,7 +100,7 @@ class TestProgress:
         'made, seconds, limits, shown',
         [
             # ten updates make 1000 environment steps
-            (3, 4., dict(updates=11, steps=1000), ['01:04  reward 1.25', '01:08  00:32 left', '01:12  00:28 left']),
+            (3, 4., dict(updates=11, steps=1000), ['01:04  [----------]', '01:08  00:32 left', '01:12  00:28 left']),
             (2, 1800., dict(updates=10 ** 10, steps=500), ['31:00  reward', '1:01:00  1:30:00 left']),
             (4, 4., dict(updates=3e0, steps=10 ** 10), [*['of 3  01:'] * 2, '01:12  00:00 left', '01:16  00:00 left']),
             (2, 4., dict(updates=10 ** 8, steps=10 ** 8), ['01:04  reward', '01:08  reward']),  # those of DI-engine
@@ -110,6 +113,33 @@ class TestProgress:
         """A pipeline may make more updates than its limit."""
         lines = progress(made, seconds, **limits)
         assert len(lines) == made and all(part in line for part, line in zip(shown, lines)), lines
+
+    @pytest.mark.parametrize(
+        'updates, bars',
+        [
+            (4, ['[##--------]', '[#####-----]', '[#######---]', '[##########]']),
+            (float('inf'), []),  # the number of updates is not known
+        ]
+    )
+    def test_a_bar_on_a_pseudo_terminal_and_only_lines_in_a_file(self, own_folder, monkeypatch, updates, bars):
+        monkeypatch.setenv('COLUMNS', '80')
+        master, slave = pty.openpty()
+        seen = b''
+        with open(slave, 'w') as terminal, open(master, 'rb', buffering=0) as screen, open('out', 'w') as file:
+            for out in (terminal, file):
+                with redirect_stdout(out):
+                    hook = MetricsHook('m', 10, position='after_iter', freq=1, limits=Limits(updates=updates))
+                    for update in range(4):
+                        hook(engine(update))
+                    print('end', flush=True)
+            while not seen.endswith(b'end\r\n'):
+                seen += screen.read(1000)
+        lines = seen.decode().split('\r\x1b[K')[1:]
+        assert len(lines) == 4 and re.findall(r'\[.*?\]', ' '.join(lines)) == bars
+        with open('out') as file:
+            plain = file.read()
+        assert [line.split()[:2] for line in plain.splitlines()] == [*(['update', i] for i in '1234'), ['end']]
+        assert plain.replace('\n', '').isprintable() and '[' not in plain
 
 
 def test_update_log_is_one_line_an_update_by_hand(own_folder):

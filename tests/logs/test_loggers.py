@@ -1,0 +1,101 @@
+"""Loggers besides TensorBoard; Weights & Biases is in test_wandb.py."""
+import math
+import os
+
+import pytest
+from easydict import EasyDict
+
+from ding_common import ConfigError
+from ding_grpo.logs.logger import LOGGER_REGISTRY, RunLogger
+from ding_grpo.run.report import ReportHook
+from tests.runs import tensorboard, train
+
+
+def recorded_mlflow(folder):
+    from mlflow import MlflowClient
+    client = MlflowClient(f'sqlite:///{folder}/mlflow/mlflow.db')
+    run, = client.search_runs([client.get_experiment_by_name('p').experiment_id])
+    assert run.info.run_name == 'run' and run.info.status == 'FINISHED'
+    found = [m for name in run.data.metrics for m in client.get_metric_history(run.info.run_id, name)]
+    return [(m.key, m.step, m.value) for m in found]
+
+
+def recorded_trackio(folder):
+    from trackio.sqlite_storage import SQLiteStorage
+    name, = SQLiteStorage.get_runs('p')
+    rows = SQLiteStorage.get_logs('p', name)
+    return [(tag, row['step'], value) for row in rows for tag, value in row.items() if tag not in ('step', 'timestamp')]
+
+
+def with_logger(name, **options):
+    return dict(hook=dict(report=dict(ext_args={name: options, 'export': False})))
+
+
+@pytest.mark.envtest
+@pytest.mark.parametrize('name, recorded', [('mlflow', recorded_mlflow), ('trackio', recorded_trackio)])
+def test_package_stores_what_tensorboard_has_in_one_run(think_answer, monkeypatch, name, recorded):
+    monkeypatch.setenv('TRACKIO_DIR', os.path.abspath('trackio'))  # which trackio reads when it is imported
+    pytest.importorskip(name)
+    train(think_answer, 2, learner=with_logger(name, project='p'))
+    expected = tensorboard()
+    assert sorted(recorded(os.path.abspath('run'))) == expected and len(expected) > 100
+    logger = LOGGER_REGISTRY.get(name)(dict(LOGGER_REGISTRY.get(name).options, project='p'))
+    logger.begin(os.path.abspath('run'), {})  # as a resumed run does
+    logger.scalars({'kind/a+b': 0.5, 'c': math.nan, 'd': math.inf}, 'update', 9)
+    logger.end()
+    added = [tag for tag, step, _ in recorded(os.path.abspath('run')) if step == 9]
+    assert sorted(added) == ['c', 'd', 'kind/a+b' if name == 'trackio' else 'kind/a_b']
+
+
+@LOGGER_REGISTRY.register('memory')
+class Memory(RunLogger):
+    options = dict(level=1)
+    calls = []
+
+    def begin(self, folder, config):
+        self.calls.append(('begin', os.path.relpath(folder), 6 / self.cfg['level'], config['group_size']))
+        return 'in memory'
+
+    def scalars(self, values, axis, at):
+        self.calls.extend((tag, axis, at, value) for tag, value in values.items())
+
+    def end(self):
+        self.calls.append(('end', ))
+
+
+@pytest.mark.envtest
+def test_own_logger_receives_all_scalars_between_begin_and_end(think_answer, capfd):
+    train(think_answer, 2, learner=with_logger('memory', level=3))
+    (*begun, size), *scalars, last = Memory.calls
+    assert begun == ['begin', 'run', 2] and size == think_answer[0].policy.group_size and last == ('end', )
+    assert sorted((tag, at, value) for tag, _, at, value in scalars) == tensorboard() and len(scalars) > 100
+    axes = {(tag.split('/')[0], axis) for tag, axis, _, _ in scalars}
+    assert {('learner_iter', 'update'), ('learner_step', 'envstep')} <= axes and len(axes) == 6
+    assert 'memory: in memory\n' in capfd.readouterr().out
+
+
+@LOGGER_REGISTRY.register('broken')
+class Broken(Memory):
+    package = 'not_there'
+
+
+@pytest.mark.unittest
+@pytest.mark.parametrize(
+    'given, message', [
+        (dict(wandb=True), 'ext_args.wandb = True: must be a dict'),
+        (dict(wandb=dict(mode='on')), "wandb.mode = 'on': must be one of 'offline', 'online'"),
+        (dict(wandb=dict(projekt='p')), "wandb.projekt = 'p': unknown key; did you mean 'project'"),
+        (dict(mlflow=dict(uri=1)), 'ext_args.mlflow.uri = 1: must be of type str'),
+        (dict(mlfow=dict()), "ext_args.mlfow = {}: unknown key; did you mean 'mlflow'"),
+        (dict(broken=dict()), 'broken: the package not_there is not installed. Run: pip install not_there$'),
+    ]
+)
+def test_wrong_keys_are_refused_before_the_run(given, message):
+    with pytest.raises(ConfigError, match=message):
+        ReportHook('report', 90, position='before_run', ext_args=EasyDict(given))
+
+
+@pytest.mark.envtest
+def test_logger_that_cannot_begin_ends_the_run_in_one_line(think_answer):
+    with pytest.raises(ConfigError, match=r"memory = {'level': 0}: cannot begin \(ZeroDivisionError: "):
+        train(think_answer, 2, learner=with_logger('memory', level=0))
