@@ -1,13 +1,13 @@
+import atexit
 import os
 import re
 import time
-from collections import deque
-from typing import Any, Deque, Dict
+from typing import Any, Dict, List
 
 from .logger import LOGGER_REGISTRY, RunLogger, run_id
 
-# The last one: its thread writes the values of two seconds at once. Else each needs a transaction of about 5 ms.
-VARIABLES = ('DISABLE_TELEMETRY', 'true'), ('LOGGING_LEVEL', 'WARNING'), ('ASYNC_LOGGING_BUFFERING_SECONDS', '2')
+SECONDS = 5.  # between transactions; one takes 5 to 20 ms of processor time
+MOST = 1000  # values of a transaction, MLflow's limit
 
 
 @LOGGER_REGISTRY.register('mlflow')
@@ -17,8 +17,8 @@ class MlflowLogger(RunLogger):
     options = dict(project='ding-grpo', uri='')
 
     def begin(self, folder: str, config: Dict) -> str:
-        for name, value in VARIABLES:
-            os.environ.setdefault(f'MLFLOW_{name}', value)
+        os.environ.setdefault('MLFLOW_DISABLE_TELEMETRY', 'true')
+        os.environ.setdefault('MLFLOW_LOGGING_LEVEL', 'WARNING')
         import mlflow  # takes seconds
         own, project, self._mlflow = os.path.join(folder, 'mlflow'), self.cfg['project'], mlflow
         uri, artifacts = (self.cfg['uri'], None) if self.cfg['uri'] else (f'sqlite:///{own}/mlflow.db', own)
@@ -28,15 +28,24 @@ class MlflowLogger(RunLogger):
         number = found.experiment_id if found else client.create_experiment(project, artifacts)
         self._run = run_id(own, lambda: client.create_run(number, run_name=os.path.basename(folder)).info.run_id)
         client.log_dict(self._run, config, 'config.json')
-        self._sent: Deque[Any] = deque(maxlen=1000)  # of these, some may not be written yet
+        self._waiting: List[Any] = []
+        self._sent = time.time()
+        atexit.register(self._send)  # after an error
         return f'mlflow ui --backend-store-uri {uri}'
 
     def scalars(self, values: Dict[str, float], axis: str, at: int) -> None:
-        named = {re.sub(r'[^/\w.\- :]', '_', tag): value for tag, value in values.items()}
-        metrics = [self._mlflow.entities.Metric(*item, int(1000 * time.time()), at) for item in named.items()]
-        self._sent.append(self._client.log_batch(self._run, metrics, synchronous=False))
+        now, make = time.time(), self._mlflow.entities.Metric
+        for tag, value in values.items():
+            self._waiting.append(make(re.sub(r'[^/\w.\- :]', '_', tag), value, int(1000 * now), at))
+        if now > self._sent + SECONDS:
+            self._send()
+
+    def _send(self) -> None:
+        while self._waiting:
+            self._client.log_batch(self._run, self._waiting[:MOST])
+            del self._waiting[:MOST]
+        self._sent = time.time()
 
     def end(self) -> None:
-        for operation in self._sent:
-            operation.wait()
+        self._send()
         self._client.set_terminated(self._run)

@@ -42,8 +42,11 @@ def test_package_stores_what_tensorboard_has_in_one_run(think_answer, monkeypatc
     logger = LOGGER_REGISTRY.get(name)(dict(LOGGER_REGISTRY.get(name).options, project='p'))
     logger.begin(os.path.abspath('run'), {})  # as a resumed run does
     logger.scalars({'kind/a+b': 0.5, 'c': math.nan, 'd': math.inf}, 'update', 9)
+    logger.scalars({f'many{i}': 0. for i in range(1001)}, 'update', 10)  # more than MLflow takes at once
     logger.end()
-    added = [tag for tag, step, _ in recorded(os.path.abspath('run')) if step == 9]
+    added = recorded(os.path.abspath('run'))
+    assert sum(step == 10 for _, step, _ in added) == 1001
+    added = [tag for tag, step, _ in added if step == 9]
     assert sorted(added) == ['c', 'd', 'kind/a+b' if name == 'trackio' else 'kind/a_b']
 
 
