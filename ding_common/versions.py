@@ -1,13 +1,19 @@
-"""Whether the packages beneath this one have versions with which it was tested."""
+"""What a run runs on: the processor, and the packages beneath this one, with the versions that were tested."""
+import os
+import platform
 import re
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Dict, List
 
+import torch
 from packaging.requirements import Requirement
+
+from . import parallel
 
 NAME = 'ding-grpo'
 # Installed versions beyond their bounds make other results, or fail within a run.
 BENEATH = ('DI-engine', 'transformers', 'peft')
+ALL = (NAME, *BENEATH, 'torch', 'tokenizers', 'numpy', 'gguf')
 
 
 def untested() -> List[str]:
@@ -33,3 +39,34 @@ def untested() -> List[str]:
                 f"install '{name}{bound.specifier}'"
             )
     return lines
+
+
+def processor() -> str:
+    """Name, family and model of the processor; where the system does not tell them, its architecture."""
+    found: Dict[str, str] = {}
+    if os.path.exists('/proc/cpuinfo'):
+        with open('/proc/cpuinfo') as f:
+            first = f.read().split('\n\n')[0].splitlines()
+        found = dict(map(str.strip, line.split(':', 1)) for line in first if ':' in line)
+    if 'model name' not in found:
+        return platform.machine()
+    return f"{found['model name']}, family {found.get('cpu family')}, model {found.get('model')}"
+
+
+def machine(cuda: bool) -> Dict[str, str]:
+    """What decides how a run of this process rounds. ``cuda``: whether it uses a GPU."""
+    found = dict(
+        processor=processor(),
+        instructions=torch.backends.cpu.get_cpu_capability(),
+        threads=str(torch.get_num_threads()),
+        processes=str(parallel.world_size()),
+        Python=platform.python_version()
+    )
+    if cuda:
+        found['GPU'] = torch.cuda.get_device_name()
+    for name in ALL:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # an extra, or this package on the path
+            continue
+    return found

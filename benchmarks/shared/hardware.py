@@ -1,6 +1,5 @@
 """What figures were measured on, and how fast it multiplies."""
 import os
-import platform
 import statistics
 import subprocess
 import time
@@ -9,22 +8,11 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 import torch
 
 from benchmarks.shared.paths import ROOT
+from ding_common.versions import processor
 
 PRODUCT = (2048, 256, 512)  # (rows, inputs, outputs) of a linear layer
 PROGRAMS = (':(top)*.py', ':(top)Makefile')  # what changes figures: pages and records of them do not
 SECONDS, PRODUCTS = 2, 5  # at least, of a rate: long enough that a short disturbance does not move the median
-
-
-def processor() -> str:
-    """Name, family and model of the processor; where the system does not tell them, its architecture."""
-    found: Dict[str, str] = {}
-    if os.path.exists('/proc/cpuinfo'):
-        with open('/proc/cpuinfo') as f:
-            first = f.read().split('\n\n')[0].splitlines()
-        found = dict(map(str.strip, line.split(':', 1)) for line in first if ':' in line)
-    if 'model name' not in found:
-        return platform.machine()
-    return f"{found['model name']}, family {found.get('cpu family')}, model {found.get('model')}"
 
 
 def machine(jobs: Optional[int] = None) -> str:

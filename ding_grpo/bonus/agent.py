@@ -8,7 +8,6 @@ A run as one object:
 import copy
 import os
 import signal
-import tempfile
 from contextlib import contextmanager
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
@@ -30,9 +29,11 @@ from ding_grpo.run.checkpoint import newest, number_of, numbered
 from ding_grpo.run.parts import Limits, Parts
 
 from .callbacks import Callbacks, OnNumbers
+from .card import draw_and_write
 from .defaults import NEVER, of_gymnasium, of_texts
 from .ding_agent import TRAIN, DingAgent
 from .files import Saved, kept, read_config, split_model, task_of, write_config
+from .hub import push
 from .keywords import set_keywords
 
 
@@ -260,15 +261,23 @@ class GRPO(DingAgent):
         return None if self._spec is None else self._spec.tokenizer
 
     def save(self, folder: str) -> None:
-        """Write the model as it is, for ``AutoModelForCausalLM.from_pretrained``, with tokenizer and limits."""
+        """
+        Overview:
+            Write the model as it is, for ``AutoModelForCausalLM.from_pretrained``, with tokenizer and limits. After \
+            training also a model card, ``README.md``, and what repeats the run. Of another model than a language \
+            model its weights are written to the file ``folder``, or into that folder.
+        """
         self._build()
-        if self._spec is None:
-            torch.save(self.policy.whole_model.state_dict(), folder)
-            return
-        spec = self._spec
-        self.policy.whole_model.save_pretrained(
-            folder, tokenizer=spec.tokenizer, max_new_tokens=spec.max_new_tokens, eos_token_ids=spec.eos_token_ids
-        )
+        spec, inside = self._spec, os.path.isdir(folder)
+        if spec is None:
+            torch.save(self.policy.whole_model.state_dict(), os.path.join(folder, 'model.pt') if inside else folder)
+        else:
+            self.policy.whole_model.save_pretrained(
+                folder, tokenizer=spec.tokenizer, max_new_tokens=spec.max_new_tokens, eos_token_ids=spec.eos_token_ids
+            )
+        if self.folder is not None and os.path.isdir(folder):
+            made = self.policy.observers['watch'].history.updates  # 0 of a run that was loaded
+            draw_and_write(folder, self.folder, made or self._updates)
 
     def why(self) -> str:
         """What is known of why the run does not learn: its page of findings, which is printed."""
@@ -299,13 +308,8 @@ class GRPO(DingAgent):
         return self.folder
 
     def push_to_hub(self, repo_id: str, private: bool = True, **kwargs: Any) -> Any:
-        """Upload the model; ``kwargs`` are those of ``huggingface_hub.HfApi``."""
-        from huggingface_hub import HfApi
-        api = HfApi(**kwargs)
-        api.create_repo(repo_id, private=private, exist_ok=True)
-        with tempfile.TemporaryDirectory() as folder:
-            self.save(folder)
-            return api.upload_folder(repo_id=repo_id, folder_path=folder)
+        """Upload what ``save`` writes; ``kwargs`` are those of ``huggingface_hub.HfApi``."""
+        return push(self.save, repo_id, private, **kwargs)
 
     def _build(self) -> None:
         """The policy, before any training, or with the last weights of a run that was loaded."""

@@ -20,9 +20,9 @@ from .sources import of_script, source_of
 NAME, REWARDS = 'config.py', 'rewards.py'
 DATA, MODELS = os.path.join('runs', 'data'), os.path.join('runs', 'models')
 _CONFIG = '''"""
-The config of a run of ding_grpo.GRPO. The same run again, bit for bit on the same processor:
+The config of a run of ding_grpo. The same run again, bit for bit on the same processor:
 
-    ding -m serial_onpolicy -c {path} -s {seed}
+    ding -m {mode} -c {path} -s {seed}
 """
 from easydict import EasyDict
 from ding_grpo.entry import complete, run
@@ -34,7 +34,7 @@ main_config = EasyDict(
 create_config = complete(main_config, EasyDict({create}))
 
 if __name__ == '__main__':
-    run(__file__)
+    run(__file__, {mode!r})
 '''
 
 
@@ -55,10 +55,15 @@ def write_config(folder: str, saved: Saved) -> None:
     except ValueError as error:
         click.echo(f'{NAME} alone cannot repeat this run: {error}. Import it from a file.')
     path = os.path.join(folder, NAME)
-    main, create = as_literals(main_config), as_literals(saved.create_config)
-    text = pformat(main, width=116, sort_dicts=False).replace('\n', '\n    ')
     with open(path, 'w', encoding='utf-8') as f:
-        f.write(_CONFIG.format(path=path, seed=saved.seed, main=f'    {text}', create=create))
+        f.write(config_text(saved._replace(main_config=main_config), path))
+
+
+def config_text(saved: Saved, path: str, mode: str = 'serial_onpolicy') -> str:
+    """The content of a config file, whose first lines have a command with its path and the mode of DI-engine."""
+    main, create = as_literals(saved.main_config), as_literals(saved.create_config)
+    text = pformat(main, width=116, sort_dicts=False).replace('\n', '\n    ')
+    return _CONFIG.format(path=path, mode=mode, seed=saved.seed, main=f'    {text}', create=create)
 
 
 def _with_names(value: Any, file: str) -> Tuple[Any, List[Callable]]:
@@ -75,6 +80,8 @@ def _with_names(value: Any, file: str) -> Tuple[Any, List[Callable]]:
 def read_config(folder: str) -> Saved:
     """The configs of a run, read as data: no code is run."""
     path = os.path.join(folder, NAME)
+    if os.path.exists(os.path.join(folder, 'config.json')):
+        raise ConfigError(f'{folder}: is a model that a run saved. GRPO.load needs the folder of the run.')
     try:
         with open(path, encoding='utf-8') as f:
             tree = ast.parse(f.read())

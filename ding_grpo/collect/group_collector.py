@@ -140,6 +140,11 @@ class GroupCollector(ISerialCollector):
         return getattr(self._env.env_ref, 'token_spec', None)
 
     @property
+    def num_problems(self) -> Optional[int]:
+        """Number of training problems; None if the environment does not count them."""
+        return getattr(self._env.env_ref, 'num_problems', None)
+
+    @property
     def envstep(self) -> int:
         """Number of environment steps so far; for a token environment, of tokens."""
         return self._source.envstep

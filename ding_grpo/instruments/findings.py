@@ -69,20 +69,20 @@ def _path(engine: 'BaseLearner') -> str:  # noqa
 
 def page(name: str, history: Dict[str, Any]) -> str:
     """The page of findings of a run, in Markdown, given the state of the ``History`` of its ``Watch``."""
-    lines = [f'# Findings of {_cell(name)}', '']
+    lines = [f'# Findings of {cell(name)}', '']
     if history['found']:
         lines += ['| after update | cause | finding |', '|---|---|---|']
-        lines += [f"| {f['update']} | `{f['cause']}` | {_cell(f['message'])} |" for f in history['found']]
+        lines += [f"| {f['update']} | `{f['cause']}` | {cell(f['message'])} |" for f in history['found']]
         lines += ['', f'Causes and remedies: {HELP}.']
     else:
         lines.append('No known cause of a failure to learn was found.')
     lines += ['', '## What was seen', '', '| figure | value |', '|---|---|']
-    lines += [f'| {_cell(what)} | {value} |' for what, value in _figures(history)]
+    lines += [f'| {cell(what)} | {value} |' for what, value in _figures(history)]
     if history['probes']:
         lines += ['', '## What the scorer pays for texts that no policy wrote', '']
         lines += ['| problem | text | reward | reported |', '|---|---|---|---|']
         lines += [
-            f"| {p['problem']} | {p['kind']}: {_cell(p['text'][:60])} | {_number(p['reward'])} | "
+            f"| {p['problem']} | {p['kind']}: {cell(p['text'][:60])} | {_number(p['reward'])} | "
             f"{_number(p['value'])} |" for p in history['probes']
         ]
     return '\n'.join(lines) + '\n'
@@ -119,6 +119,6 @@ def _number(value: Any) -> str:
     return '-' if value is None else f'{value:.3g}'
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     """A text that makes no link, image, HTML, code or further cell."""
     return re.sub(r'[|<`]|(?<=])[(\[:]', r'\\\g<0>', printable(' '.join(text.split())))

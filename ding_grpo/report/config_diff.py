@@ -43,7 +43,7 @@ def read_settings(folder: str) -> Optional[List[Setting]]:
         cfg = read_total_config(folder)
     except ConfigError:
         return None
-    defaults = dict(_leaves(_defaults(cfg)))
+    defaults = dict(_leaves(defaults_of(cfg)))
     settings = []
     for key, value in _leaves(cfg):
         if key == 'policy.type':
@@ -57,7 +57,7 @@ def read_settings(folder: str) -> Optional[List[Setting]]:
 _NOTHING = object()
 
 
-def _defaults(cfg: Dict[str, Any]) -> Dict[str, Any]:
+def defaults_of(cfg: Dict[str, Any]) -> Dict[str, Any]:
     """The defaults of the classes that a config names, as far as they are registered here."""
     found: Dict[str, Any] = {}
     classes = {path: _registered(registry, _section(cfg, path)) for path, registry in _NAMED.items()}

@@ -41,6 +41,7 @@ LEFT = {
     r'python tools/docs/reference.py': 'tests/project/test_documents.py compares what it writes',
     r'\S+ -m pytest .*': 'other tests',
     r'ding .*|python config/.*': 'tests/pipelines/test_tokens.py starts it',
+    r'git clone .*|python llama.cpp/.*': 'needs llama.cpp',
     r'torchrun .*': 'tests/pipelines/test_processes.py starts it',
     r'python -m ding_grpo.compare\b.*': 'takes minutes to hours; tests/compare/test_runs.py runs small ones',
     r'python -m ding_grpo.gradient_bench\b.*': 'takes minutes; tests/gradient_bench/ runs small ones',
