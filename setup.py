@@ -58,7 +58,7 @@ setup(
         'test': [
             'pytest>=7', 'pytest-xdist', 'hypothesis', 'yapf==0.29.0', 'flake8', 'tensorboard', 'peft>=0.17,<0.22',
             'math-verify', 'datasets<5.1', 'pyarrow<22', 'reasoning-gym', 'accelerate', 'gguf>=0.10', 'textarena',
-            'moviepy>=2', 'gymnasium[classic-control]'
+            'moviepy>=2', 'gymnasium[classic-control]', 'nbclient', 'ipykernel'
         ],
     },
     entry_points={

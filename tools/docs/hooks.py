@@ -1,7 +1,7 @@
 """
 What mkdocs does not do by itself. A paragraph that is only a link to a file of config/ becomes this file, and one to
 benchmarks/README.md becomes its table: a site has no files beside docs/; in a clone and on a forge the links lead
-there. Formulas become MathML, which browsers show without a script.
+there. A link to a notebook becomes its path. Formulas become MathML, which browsers show without a script.
 """
 import html
 import os
@@ -13,6 +13,7 @@ from latex2mathml.converter import convert
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
 LINK = re.compile(r'^\[[^\]]+\]\((?:\.\./)+(config/\w+\.py)\)$', re.MULTILINE)
 TABLE = re.compile(r'^\[[^\]]+\]\(\.\./\.\./(benchmarks/README\.md)\)$', re.MULTILINE)
+NOTEBOOK = re.compile(r'\[[^\]]+\]\((?:\.\./)+(notebooks/\w+\.ipynb)\)')
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 
@@ -23,9 +24,10 @@ def on_page_markdown(markdown: str, **kwargs: Any) -> str:
     Arguments:
         - markdown (:obj:`str`): The page as it is in docs/.
     Returns:
-        - markdown (:obj:`str`): With code and tables in place of these links.
+        - markdown (:obj:`str`): With code, tables and paths in place of these links.
     """
     markdown = LINK.sub(lambda link: f'```python title="{link[1]}"\n{_read(link[1])}```', markdown)
+    markdown = NOTEBOOK.sub(r'`\1`', markdown)
     return TABLE.sub(lambda link: _table(link[1]), markdown)
 
 
