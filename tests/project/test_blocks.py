@@ -188,7 +188,7 @@ ELSEWHERE = {
     'own_task.md: weights = dict(right=1.0, short=0.2)  #': 'tests/project/test_tutorials.py',
     'own_task.md: def score_batch(self, problems, completi': 'tests/project/test_tutorials.py',
     "metrics.md: policy.learn.learner.hook.report.ext_arg": 'tests/logs/test_wandb.py',
-    'side_by_side.md: """A reward function in TRL\'s form, for bot': 'tests/examples/test_beside_trl.py',
+    'side_by_side.md: """A reward function in TRL\'s form, for': 'tests/examples/test_beside_trl.py',
     'side_by_side.md: from ding_grpo import GRPO': 'tests/examples/test_beside_trl.py',
     'side_by_side.md: from datasets import load_dataset': 'needs TRL',
     'gpu.md: policy.cuda = True': 'needs a GPU',
