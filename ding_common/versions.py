@@ -45,7 +45,7 @@ def processor() -> str:
     """Name, family and model of the processor; where the system does not tell them, its architecture."""
     found: Dict[str, str] = {}
     if os.path.exists('/proc/cpuinfo'):
-        with open('/proc/cpuinfo') as f:
+        with open('/proc/cpuinfo', encoding='utf-8') as f:
             first = f.read().split('\n\n')[0].splitlines()
         found = dict(map(str.strip, line.split(':', 1)) for line in first if ':' in line)
     if 'model name' not in found:

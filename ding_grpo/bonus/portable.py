@@ -88,9 +88,9 @@ class _Portable:
     def _text(self, text: str) -> str:
         path, python, name = text.partition('.py:')
         path += python[:-1]
-        if not os.path.exists(os.path.expanduser(path)) and _ABSOLUTE.fullmatch(path) is None:
-            return text
         own = os.path.basename(os.path.normpath(path))
+        if not own or not os.path.exists(os.path.expanduser(path)) and _ABSOLUTE.fullmatch(path) is None:
+            return text
         while self.files.setdefault(own, path) != path:  # another file of this name
             own = f'_{own}'
         return f'{own}:{name}' if python else own

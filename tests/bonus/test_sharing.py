@@ -3,8 +3,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from hashlib import sha256
 
 import pytest
@@ -17,7 +15,7 @@ from ding_grpo import GRPO
 from ding_grpo.bonus.hub import _name_base
 from ding_grpo.bonus.portable import _Portable
 from tests.bonus.hub import local_hub
-from tests.processes import ROOT, Process, run_ding
+from tests.processes import Process, python, run_ding
 from tests.runs import train, weights
 from tests.same import same
 from tests.shipped import small
@@ -60,16 +58,10 @@ def home(tmp_path_factory):
     data.write_text(''.join(f'{{"question": "{a}+{b}=", "answer": "{a + b}"}}\n' for a in range(5) for b in range(5)))
     (home / 'script.py').write_text(SCRIPT.replace('DATA', repr(str(data))))
     with local_hub() as hub:
-        variables = dict(HF_ENDPOINT=hub.url, HF_HUB_OFFLINE='0', HF_HOME=str(home / 'hf'))
-        out = call('script.py', folder=home, **variables)
-    return home, hub, out
-
-
-def call(*words, folder, **variables):
-    variables = dict(os.environ, PYTHONPATH=ROOT, OMP_NUM_THREADS='1', **variables)
-    run = subprocess.run([sys.executable, *words], cwd=folder, env=variables, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    return run.stdout
+        variables = dict(HF_ENDPOINT=hub.url, HF_HUB_OFFLINE='0', HF_HOME=str(home / 'hf'), OMP_NUM_THREADS='1')
+        run = python('script.py', folder=home, **variables)
+        assert run.returncode == 0, run.stderr
+    return home, hub, run.stdout
 
 
 @pytest.mark.envtest
@@ -176,6 +168,7 @@ def test_paths_are_replaced_by_their_last_part_and_texts_stay(tmp_path, monkeypa
             module='package.module:right',
             system_prompt='/home/alice/said',
             face='/no_think',
+            separator='/',
             number=1.5,
         )
     )
@@ -187,6 +180,7 @@ def test_paths_are_replaced_by_their_last_part_and_texts_stay(tmp_path, monkeypa
         module='package.module:right',
         system_prompt='/home/alice/said',
         face='/no_think',
+        separator='/',
         number=1.5,
     )
     assert set(portable.files) == {'train.jsonl', '_train.jsonl', 'x.jsonl', 'rewards.py', 'base'}
