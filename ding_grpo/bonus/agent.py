@@ -145,7 +145,8 @@ class GRPO(DingAgent):
             when they are needed.
         """
         self = cls.__new__(cls)
-        self._begin(*read_config(folder))
+        saved = read_config(folder)
+        self._begin(saved.main_config, saved.create_config, saved.seed)
         self.folder = self.main_config.exp_name = os.path.relpath(folder)
         done = numbered(os.path.join(self.folder, 'ckpt'))
         self._updates = number_of(done[0]) if done else 0  # fewer than the config says if it was stopped
@@ -175,7 +176,7 @@ class GRPO(DingAgent):
             self.folder = self.main_config.exp_name = os.path.normpath(parts.cfg.exp_name)
             self.main_config.policy.run = run_section
             self.policy, self._spec = parts.policy, parts.evaluator.token_spec
-            write_config(self.folder, Saved(self.main_config, self.create_config, self.seed))
+            write_config(self.folder, Saved(self.main_config, self.create_config, self.seed, step))
             self._callbacks.observe(self, parts)
             try:
                 run(parts)

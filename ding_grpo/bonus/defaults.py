@@ -38,8 +38,8 @@ def of_texts(task: Union[str, Dict[str, Any]], model: Dict[str, Any]) -> Tuple[C
             eval=dict(evaluator=dict(eval_freq=10)),
         ),
     )
-    told = f"defaults for {kind}: learning_rate {RATES[kind]:g} after 5 updates of warm-up, loss 'dapo', 'no_std', " \
-           f'8 groups of 8 completions of at most {tokens} tokens'
+    told = f'defaults for {kind}, where you set no other: learning_rate {RATES[kind]:g} after 5 updates of warm-up, ' \
+           f"loss 'dapo', 'no_std', 8 groups of 8 completions of at most {tokens} tokens"
     return (main_config, EasyDict(env=dict(type='token_env'), policy=dict(type='grpo'))), told
 
 

@@ -22,7 +22,7 @@ DATA, MODELS = os.path.join('runs', 'data'), os.path.join('runs', 'models')
 _CONFIG = '''"""
 The config of a run of ding_grpo. The same run again, bit for bit on the same processor:
 
-    ding -m {mode} -c {path} -s {seed}
+    python -m ding_grpo -m {mode} -c {path} -s {seed}{limit}
 """
 from easydict import EasyDict
 from ding_grpo.entry import complete, run
@@ -43,6 +43,7 @@ class Saved(NamedTuple):
     main_config: EasyDict
     create_config: EasyDict
     seed: int
+    step: Optional[int] = None  # number of environment steps that ends it
 
 
 def write_config(folder: str, saved: Saved) -> None:
@@ -63,7 +64,8 @@ def config_text(saved: Saved, path: str, mode: str = 'serial_onpolicy') -> str:
     """The content of a config file, whose first lines have a command with its path and the mode of DI-engine."""
     main, create = as_literals(saved.main_config), as_literals(saved.create_config)
     text = pformat(main, width=116, sort_dicts=False).replace('\n', '\n    ')
-    return _CONFIG.format(path=path, mode=mode, seed=saved.seed, main=f'    {text}', create=create)
+    limit = '' if saved.step is None else f' --env-step {saved.step}'
+    return _CONFIG.format(path=path, mode=mode, seed=saved.seed, limit=limit, main=f'    {text}', create=create)
 
 
 def _with_names(value: Any, file: str) -> Tuple[Any, List[Callable]]:

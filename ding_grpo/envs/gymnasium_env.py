@@ -1,4 +1,5 @@
 import copy
+from importlib.util import find_spec
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import gymnasium
@@ -122,10 +123,12 @@ class GymnasiumEnv(DingEnvWrapper):
 
     def enable_save_replay(self, replay_path: Optional[str] = None) -> None:
         """Save a video of each episode from now on, in the folder ``replay_path``. The environment is created again."""
+        if find_spec('moviepy') is None:
+            raise ConfigError("a video needs the extra: pip install '.[video]' in the clone")
         env = _made(self._cfg, render_mode='rgb_array')
         try:
             env = Video(env, replay_path or 'video')
-        except Exception as error:  # without moviepy, or without pictures
+        except Exception as error:  # without pictures
             raise ConfigError(f'{self._cfg.env_id}: no video can be saved ({describe(error)})') from error
         self.close()
         self._wrap(TellTruncation(env), self._cfg, 'evaluator')

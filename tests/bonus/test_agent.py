@@ -44,7 +44,8 @@ class TestTexts:
 
     def test_its_config_gives_the_same_run_from_the_command_line(self, capsys):
         run = small().train(updates=3)
-        assert run.folder == 'run' and 'random weights: learning_rate 0.0003' in capsys.readouterr().out
+        assert run.folder == 'run'
+        assert 'random weights, where you set no other: learning_rate 0.0003' in capsys.readouterr().out
         policy = serial_pipeline_onpolicy(read_config_file('run/config.py'), seed=0)
         assert same(weights(run.policy), weights(policy)) and len(metrics()) == 3
 
@@ -173,6 +174,8 @@ class TestGymnasium:
     def test_an_environment_with_a_shipped_config(self, capsys):
         run = GRPO(env='CartPole-v1', stop_value=20, n_evaluator_episode=4).train(step=3000)
         assert 'those of the config cartpole_grpo' in capsys.readouterr().out
+        with open(f'{run.folder}/config.py') as f:
+            assert '-s 0 --env-step 3000\n' in f.read()
         found = run.evaluate()
         low, high = found['interval']
         assert found['episodes'] == 4 and low <= found['return'] <= high and GRPOAgent is GRPO
