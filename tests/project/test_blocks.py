@@ -37,6 +37,7 @@ BLOCKS = [block for page in DOCUMENTS for block in blocks_of(page) if not is_she
 LEFT = {
     r'make .*': 'installs, or takes minutes to hours; tests/project/test_makefile.py expands every target',
     r'(\.venv(-new)?/bin/)?pip .*|uv .*|python3.11 -m venv .*': 'installs packages',
+    r'python tools/notebooks.py .*': 'takes minutes; tests/examples/test_notebooks.py executes them',
     r'docker .*': 'needs Docker; tests/project/test_docker.py reads the Dockerfile',
     r'python (-m benchmarks|tools/faults).*': 'takes minutes to hours; tests/project/test_programs.py reads it',
     r'python tools/docs/reference.py': 'tests/project/test_documents.py compares what it writes',
