@@ -27,13 +27,14 @@ from ding_grpo.replay import command as replay
 from ding_grpo.report import command as report
 from ding_grpo.run.checkpoint import newest, number_of, numbered
 from ding_grpo.run.parts import Limits, Parts
+from ding_grpo.sharing.card import draw_and_write
+from ding_grpo.sharing.config_file import Saved, read_config
+from ding_grpo.sharing.hub import push
 
 from .callbacks import Callbacks, OnNumbers
-from .card import draw_and_write
 from .defaults import NEVER, of_gymnasium, of_texts
 from .ding_agent import TRAIN, DingAgent
-from .files import Saved, kept, read_config, split_model, task_of, write_config
-from .hub import push
+from .files import kept, split_model, task_of, write_config
 from .keywords import set_keywords
 
 

@@ -4,13 +4,13 @@ import json
 import os
 from contextlib import ExitStack
 from itertools import count
+from math import isnan
 from tempfile import TemporaryDirectory
 from typing import Any, Callable, ContextManager, Dict, List, Optional, Tuple, Union
 
 import click
 import numpy as np
 import torch
-from ding.bonus.common import EvalReturn
 from ding.utils.data import offline_data_save_type
 
 from ding_common import ConfigError
@@ -48,7 +48,7 @@ class DingAgent:
             seed: Union[int, List[int], None] = None,
             debug: bool = False,
             video: Optional[str] = None,
-    ) -> EvalReturn:
+    ) -> 'EvalReturn':  # noqa
         """
         Overview:
             Play one greedy episode with each seed. Videos of environments of gymnasium need the extra ``video``; a \
@@ -66,13 +66,13 @@ class DingAgent:
         saves, path = enable_save_replay or video is not None, replay_save_path
         with TemporaryDirectory() as made:
             folder = made if video is not None else path or os.path.join(self.main_config.exp_name, 'videos')
-            keys, returns = dict(evaluator_env_num=1, n_evaluator_episode=1), []
-            for each in [self.seed] if seed is None else [seed] if isinstance(seed, int) else seed:
-                played, _ = self._evaluated(keys, each, os.path.join(folder, str(each)) if saves else None)
-                returns += np.ravel(played['eval_episode_return']).tolist()
+            seeds = [self.seed] if seed is None else [seed] if isinstance(seed, int) else seed
+            folders = [os.path.join(folder, str(each)) if saves else None for each in seeds]
+            keys = dict(evaluator_env_num=1, n_evaluator_episode=1)
+            played = [self._evaluated(keys, *each)[0] for each in zip(seeds, folders)]
             if video is not None or saves and concatenate_all_replay:
-                _join(folder, video or os.path.join(folder, 'deploy.mp4'))
-        return EvalReturn(eval_value=np.mean(returns), eval_value_std=np.std(returns))
+                _join(folders, video or os.path.join(folder, 'deploy.mp4'))
+        return _result([each['eval_episode_return'] for each in played])
 
     def batch_evaluate(
             self,
@@ -80,14 +80,13 @@ class DingAgent:
             n_evaluator_episode: int = 4,
             context: Optional[str] = None,
             debug: bool = False
-    ) -> EvalReturn:
+    ) -> 'EvalReturn':  # noqa
         """
         Overview:
             Evaluate with ``n_evaluator_episode`` episodes in ``env_num`` environments, see ``deploy`` for the result.
         """
         found, _ = self._evaluated(dict(evaluator_env_num=env_num, n_evaluator_episode=n_evaluator_episode))
-        returns = np.ravel(found['eval_episode_return'])
-        return EvalReturn(eval_value=np.mean(returns), eval_value_std=np.std(returns))
+        return _result(found['eval_episode_return'])
 
     def collect_data(
             self,
@@ -144,6 +143,11 @@ class DingAgent:
         return self
 
 
+def _result(returns: Any) -> 'EvalReturn':  # noqa
+    from ding.bonus.common import EvalReturn  # with all agents of DI-engine, which takes a second
+    return EvalReturn(eval_value=np.mean(returns), eval_value_std=np.std(returns))
+
+
 def _transitions(group: Dict[str, Any]) -> List[Dict[str, Any]]:
     """The steps of a group's episodes. ``done`` is False where a time limit has cut one."""
     if isinstance(group['obs'], dict):
@@ -165,23 +169,26 @@ def _transitions(group: Dict[str, Any]) -> List[Dict[str, Any]]:
 
 
 def _completions(group: Dict[str, Any], tokenizer: Any) -> List[Dict[str, Any]]:
-    prompt = tokenizer.decode(group['prompt'])
-    return [
-        dict(
-            prompt=prompt,
-            completion=tokenizer.decode(action[:length], skip_special_tokens=True),
-            reward=float(reward.sum()),
-            truncated=bool(truncated),
-            **{name: float(values[row])
-               for name, values in group['reward_parts'].items()},
-        ) for row, (action, length, reward,
-                    truncated) in enumerate(zip(group['action'], group['length'], group['reward'], group['truncated']))
-    ]
+    """Prompt, completion and reward of each row that could be scored. A part that does not apply is None."""
+    found = []
+    for row in (group['failed'] == 0).nonzero().flatten().tolist():
+        parts = {name: values[row].item() for name, values in group['reward_parts'].items()}
+        found.append(
+            dict(
+                prompt=tokenizer.decode(group['prompt']),
+                completion=tokenizer.decode(group['action'][row, :group['length'][row]], skip_special_tokens=True),
+                reward=group['reward'][row].sum().item(),
+                truncated=bool(group['truncated'][row]),
+                **{name: None if isnan(value) else value
+                   for name, value in parts.items()},
+            )
+        )
+    return found
 
 
-def _join(folder: str, path: str) -> None:
-    """One video of those below a folder, in the order of the episodes."""
-    found = sorted(glob.glob(os.path.join(glob.escape(folder), '*', '*.mp4')), key=os.path.getmtime)
+def _join(folders: List[str], path: str) -> None:
+    """One video of those in some folders."""
+    found = [name for folder in folders for name in sorted(glob.glob(os.path.join(glob.escape(folder), '*.mp4')))]
     if not found:
         raise ConfigError(f'GRPO.deploy(): {path} is not written; the environment makes no videos.')
     from moviepy import VideoFileClip, concatenate_videoclips

@@ -1,49 +1,20 @@
 """What a run of ``GRPO`` writes beside its logs, so that a config can name it: objects of Python, and the config."""
-import ast
 import json
 import os
 import shutil
 import tempfile
 from hashlib import blake2b
-from pprint import pformat
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import click
 import torch
-from easydict import EasyDict
 
-from ding_common import ConfigError, describe
-from ding_common.config.total_config import as_literals
+from ding_common import ConfigError
+from ding_grpo.sharing.config_file import NAME, REWARDS, Saved, config_text
 
 from .sources import of_script, source_of
 
-NAME, REWARDS = 'config.py', 'rewards.py'
 DATA, MODELS = os.path.join('runs', 'data'), os.path.join('runs', 'models')
-_CONFIG = '''"""
-The config of a run of ding_grpo. The same run again, bit for bit on the same processor:
-
-    python -m ding_grpo -m {mode} -c {path} -s {seed}{limit}
-"""
-from easydict import EasyDict
-from ding_grpo.entry import complete, run
-
-seed = {seed}
-main_config = EasyDict(
-{main}
-)
-create_config = complete(main_config, EasyDict({create}))
-
-if __name__ == '__main__':
-    run(__file__, {mode!r})
-'''
-
-
-class Saved(NamedTuple):
-    """The configs of a run, and its seed."""
-    main_config: EasyDict
-    create_config: EasyDict
-    seed: int
-    step: Optional[int] = None  # number of environment steps that ends it
 
 
 def write_config(folder: str, saved: Saved) -> None:
@@ -60,14 +31,6 @@ def write_config(folder: str, saved: Saved) -> None:
         f.write(config_text(saved._replace(main_config=main_config), path))
 
 
-def config_text(saved: Saved, path: str, mode: str = 'serial_onpolicy') -> str:
-    """The content of a config file, whose first lines have a command with its path and the mode of DI-engine."""
-    main, create = as_literals(saved.main_config), as_literals(saved.create_config)
-    text = pformat(main, width=116, sort_dicts=False).replace('\n', '\n    ')
-    limit = '' if saved.step is None else f' --env-step {saved.step}'
-    return _CONFIG.format(path=path, mode=mode, seed=saved.seed, limit=limit, main=f'    {text}', create=create)
-
-
 def _with_names(value: Any, file: str) -> Tuple[Any, List[Callable]]:
     """A config in which functions of the script have their names in a file, and these functions."""
     if isinstance(value, dict):
@@ -77,24 +40,6 @@ def _with_names(value: Any, file: str) -> Tuple[Any, List[Callable]]:
         found = [_with_names(each, file) for each in value]
         return [each for each, _ in found], [f for _, below in found for f in below]
     return (f'{file}:{value.__name__}', [value]) if of_script(value) else (value, [])
-
-
-def read_config(folder: str) -> Saved:
-    """The configs of a run, read as data: no code is run."""
-    path = os.path.join(folder, NAME)
-    if os.path.exists(os.path.join(folder, 'config.json')):
-        raise ConfigError(f'{folder}: is a model that a run saved. GRPO.load needs the folder of the run.')
-    try:
-        with open(path, encoding='utf-8') as f:
-            tree = ast.parse(f.read())
-        found = {n.targets[0].id: n.value for n in tree.body if isinstance(n, ast.Assign)}
-        main, create = found['main_config'].args[0], found['create_config'].args[1].args[0]
-        main_config, create_config = (EasyDict(ast.literal_eval(each)) for each in (main, create))
-        return Saved(main_config, create_config, int(ast.literal_eval(found['seed'])))
-    except OSError as error:
-        raise ConfigError(f'{path}: {error.strerror}. A run of GRPO writes this file into its folder.') from error
-    except Exception as error:  # also what a deeply nested file raises
-        raise ConfigError(f'{path}: is not the config of a run of GRPO ({describe(error):.200}).') from error
 
 
 def task_of(data: Any, eval_data: Any, reward: Any) -> Dict[str, Any]:

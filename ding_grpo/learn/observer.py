@@ -75,7 +75,7 @@ OBSERVERS: Dict[str, Asked] = dict(
     watch=Asked(lambda cfg: True, 'ding_grpo.instruments.watch:Watch'),
     noise=Asked(lambda cfg: True, 'ding_grpo.instruments.noise_scale:NoiseScale'),
     shadow=Asked(lambda cfg: bool(cfg.instruments.shadow), 'ding_grpo.instruments.shadow:Shadow'),
-    card=Asked(lambda cfg: True, 'ding_grpo.bonus.card:Card'),
+    card=Asked(lambda cfg: True, 'ding_grpo.sharing.card:Card'),
 )
 
 

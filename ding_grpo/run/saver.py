@@ -183,19 +183,25 @@ class Saver:
             asked = ''  # a checkpoint of another run, from which this run started
         return newest(self._folder, asked, parts=self._policy.mesh is None)
 
-    def save(self, name: Optional[str] = None, run: Optional[Dict[str, Any]] = None) -> None:
+    def save(self, name: Optional[str] = None) -> None:
+        """Write a checkpoint, see ``_write``, and let the observers know."""
+        path = self._write(name)
+        if path is not None:
+            self._policy.observers.saved(path)
+
+    def _write(self, name: Optional[str] = None, run: Optional[Dict[str, Any]] = None) -> Optional[str]:
         """Write a checkpoint from which the run resumes bit-identically; without a name it is a periodic one. ``run``
         is the run's state; None is that of now. With ``policy.shard`` all processes call this together; otherwise it
-        has no effect in the others than the first."""
+        has no effect in the others than the first. Returns its path, None where none was written."""
         learner, divided = self._learner, self._cfg.shard
         if learner.rank != 0 and not divided:
-            return
+            return None
         path = os.path.join(self._folder, name or f'iteration_{learner.train_iter}.pth.tar')
         state = learner.policy.state_dict()
         if divided:
             state = write_shards(path, state)
         if learner.rank != 0:
-            return
+            return None
         learner.tb_logger.flush()  # so that TensorBoard's files reach the checkpoint whatever happens next
         run = run or self._end_state or self._state.state_dict()
         run = {**run, **self._state.buffer()}
@@ -206,14 +212,14 @@ class Saver:
         if old and not self._pruned:
             show(f'policy.run.keep_ckpt = {keep}: {os.path.basename(old[0])} was deleted, and others will be')
         self._pruned = self._pruned or bool(old)
-        self._policy.observers.saved(path)
+        return path
 
     def _save_end(self) -> None:
         self._check_same()
         try:
             self._end_state = self._end_state or self._state.state_dict()
         except Exception:  # of what samples ahead
-            self.save(run=self._state.state_dict(waits=False))
+            self._write(run=self._state.state_dict(waits=False))
             raise
         self.save()
 
@@ -231,7 +237,7 @@ class Saver:
                 parallel.rank() > 0 or os.path.exists(os.path.join(self._folder, name)):
             return
         try:
-            self.save(name, self._top[1])
+            self._write(name, self._top[1])
         except Exception as error:  # NaN, a full disk, a GPU that has failed: the first error counts
             show(f'the run could not be saved after update {number}: {error}')
         else:

@@ -121,6 +121,19 @@ class TestTexts:
         assert seen == [0, (1, told[0]), (2, told[1]), 2, (3, told[2])]
         assert paths[0] == 'ckpt_best.pth.tar' and 'iteration_2.pth.tar' in paths
 
+    def test_an_error_of_on_checkpoint_is_not_one_of_saving(self, capsys):
+
+        def on_evaluation(run, found):
+            assert found['train_iter'] < 2, 'enough'
+
+        def on_checkpoint(run, path):
+            assert 'iteration' not in path
+
+        with pytest.raises(AssertionError, match='enough'):
+            small(on_evaluation=on_evaluation, on_checkpoint=on_checkpoint, eval_freq=2).train(updates=3)
+        out = capsys.readouterr().out
+        assert 'saved after update 2' in out and 'could not be saved' not in out
+
     def test_a_hook_of_ding_engine(self):
         seen = []
         hook = CallHook('count', 0, position='after_iter', function=lambda engine: seen.append(engine.train_iter))

@@ -9,10 +9,14 @@ from ding.bonus.common import EvalReturn
 
 from ding_common import ConfigError
 from ding_grpo import GRPO
-from tests.bonus.helper import small
+from tests.bonus.helper import right, small
 from tests.runs import metrics
 
 pytestmark = pytest.mark.envtest
+
+
+def short(completion):
+    return None if len(set(completion)) == 2 else 1.0
 
 
 @pytest.fixture(autouse=True)
@@ -57,29 +61,30 @@ def test_its_transitions_are_those_of_offline_learning():
         exp_name='run',
         group_size=2,
         groups=2,
-        env_kwargs=dict(max_episode_steps=12),
+        env_kwargs=dict(max_episode_steps=20),
         stop_value=1e9
     )
-    path = agent.collect_data(n_sample=60)
+    path = agent.collect_data(n_sample=400)
     assert path == 'run/demo_data_demos.hdf5'
     with h5py.File(path) as f:
         data = {name: torch.as_tensor(f[name][:]) for name in ('obs', 'action', 'reward', 'done', 'next_obs')}
     steps = len(data['obs'])
-    assert steps >= 60 and data['reward'].shape == (steps, 1) and data['action'].shape == (steps, )
+    assert steps >= 400 and data['reward'].shape == (steps, 1) and data['action'].shape == (steps, )
     follows = (data['next_obs'][:-1] == data['obs'][1:]).all(1)  # elsewhere another episode begins
-    assert (~follows).sum() + 1 >= 4 and not (follows & data['done'][:-1]).any()
+    assert (~follows).sum() + 1 >= 400 // 20 and not (follows & data['done'][:-1]).any()
     cut = ~follows & ~data['done'][:-1]  # by the time limit, which does not end the task
     fallen = data['next_obs'][:-1][~follows & data['done'][:-1]]
-    assert cut.any() and (fallen[:, 2].abs() > 0.209).all()  # the angle at which CartPole ends
+    assert cut.any() and len(fallen) and (fallen[:, 2].abs() > 0.209).all()  # the angle at which CartPole ends
     with pytest.raises(ConfigError, match='needs one of n_sample and n_episode'):
         agent.collect_data()
 
 
 def test_completions_of_a_language_model():
-    agent = small()
+    agent = small(reward=[right, short])
     with open(agent.collect_data(n_episode=20, save_data_path='texts/data'), encoding='utf-8') as f:
-        rows = [json.loads(line) for line in f]
+        rows = [json.loads(line, parse_constant=pytest.fail) for line in f]
     assert len(rows) == 32 and [row['prompt'] for row in rows[:4]] == [rows[0]['prompt']] * 4  # two collects of 16
-    assert all(row['reward'] == row['right'] and len(row['completion']) <= 2 for row in rows)
+    assert all(row['reward'] == row['right'] + (row['short'] or 0) and len(row['completion']) <= 2 for row in rows)
+    assert {row['short'] for row in rows} == {None, 1.0}  # None where it does not apply, which JSON has
     with pytest.raises(ConfigError, match='out.mp4 is not written; the environment makes no videos'):
         agent.deploy(video='out.mp4')

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.unittest
 ROOMS = [
     'rl_utils', 'model', 'rollout', 'config', 'data', 'act', 'learn', 'logs', 'collect', 'evaluate', 'extras',
     'instruments', 'run', 'policy', 'envs', 'loop', 'entry', 'compat', 'check', 'words', 'from_ppo', 'compare',
-    'gradient_bench', 'replay', 'report', 'bonus', 'completion', 'train', '__main__'
+    'gradient_bench', 'replay', 'report', 'sharing', 'bonus', 'completion', 'train', '__main__'
 ]
 MOST_MODULES = 14  # of a room and its folders, each
 DIZOO_LLM = [

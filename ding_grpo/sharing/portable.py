@@ -9,7 +9,7 @@ from easydict import EasyDict
 from ding_common import check_links, read_total_config
 from ding_grpo.report.config_diff import defaults_of
 
-from .files import NAME, REWARDS, Saved, config_text, read_config
+from .config_file import NAME, REWARDS, Saved, config_text, read_config
 
 _ADDED = ('cfg_type', 'seed')  # by DI-engine, to the config that it compiles
 _TEXTS = ('system_prompt', 'chat_options', 'template', 'chars', 'words', 'stop')  # keys whose texts are never paths

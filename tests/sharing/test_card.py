@@ -12,9 +12,9 @@ from huggingface_hub import ModelCard
 
 from ding_common import ConfigError, read_config_file
 from ding_grpo import GRPO
-from ding_grpo.bonus.hub import _name_base
-from ding_grpo.bonus.portable import _Portable
-from tests.bonus.hub import local_hub
+from ding_grpo.sharing.hub import _name_base
+from ding_grpo.sharing.portable import _Portable
+from tests.sharing.hub import local_hub
 from tests.processes import Process, python, run_ding
 from tests.runs import train, weights
 from tests.same import same

@@ -20,7 +20,7 @@ from ding_grpo.logs.curve import draw_curves
 from ding_grpo.logs.hook import CallHook
 from ding_grpo.logs.screen import run_folder, show
 
-from .files import REWARDS
+from .config_file import REWARDS
 from .portable import Repeated, write_portable
 
 CARD, CURVE, FACTS = 'README.md', 'curve.png', 'machine.json'
