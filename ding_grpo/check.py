@@ -35,7 +35,7 @@ MODES = ('serial_onpolicy', 'serial')
 def main(config: str, seed: int, mode: str, settings: Tuple[str, ...]) -> None:
     """Examine a config before a run."""
     found = examine(*read_config_file(config, settings), seed=seed, replays=mode == 'serial')
-    click.echo('no known cause of a failure to learn' if not found else f'findings: {len(found)}')
+    click.echo(f"findings: {len(found) or 'none'}")
     raise SystemExit(bool(found))
 
 

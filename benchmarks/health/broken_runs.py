@@ -9,7 +9,7 @@ from ding.entry import serial_pipeline_onpolicy
 from benchmarks.shared.runs import \
     load_config  # first, so that DI-engine's import is quiet
 from ding_common import read_json_lines
-from ding_grpo.act.token_actor import TokenActor
+from ding_grpo.act.sampler import ModelSampler
 from ding_grpo.data.batch import Batch
 from ding_grpo.learn.learning import Learning
 from ding_grpo.rollout import Sampling
@@ -89,19 +89,9 @@ def _drift() -> ContextManager:
     return _learned_rows(changed)
 
 
-@contextlib.contextmanager
-def _other_temperature() -> Iterator[None]:
-    sample = TokenActor.sample
-
-    def sample_cold(actor: TokenActor, *args: Any) -> Dict:
-        own, actor._sampling = actor._sampling, Sampling(0.5, None, None)
-        try:
-            return sample(actor, *args)
-        finally:
-            actor._sampling = own
-
-    with mock.patch.object(TokenActor, 'sample', sample_cold):
-        yield
+def _other_temperature() -> ContextManager:
+    bind, cold = ModelSampler.bind, Sampling(0.5, None, None)
+    return mock.patch.object(ModelSampler, 'bind', lambda sampler, spec, _: bind(sampler, spec, cold))
 
 
 def _no_end() -> ContextManager:

@@ -10,6 +10,8 @@ from typing import Any, Callable, Container, Dict, Iterable, NamedTuple, TypeVar
 
 from ding_common.errors import ConfigError
 
+MOST_LISTED, NEAR = 50, 8  # words that a message lists; of more it lists the nearest
+
 
 class Rule(NamedTuple):
     """A constraint on a value: a description for messages, and a predicate. It replaces the check of the type."""
@@ -87,11 +89,15 @@ def _is_number(value: Any) -> bool:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown word: the closest match if there is one, then all allowed words."""
+    """The end of a message about an unknown word: the closest match if there is one, then all allowed words, or of many
+    those that are nearest."""
     known = sorted(map(str, known))
     match = difflib.get_close_matches(str(word), known, n=1, cutoff=0.6)
     hint = f"did you mean '{match[0]}'? " if match else ''
-    return f"{hint}Allowed: {', '.join(known)}."
+    if len(known) <= MOST_LISTED:
+        return f"{hint}Allowed: {', '.join(known)}."
+    near = difflib.get_close_matches(str(word), known, n=NEAR, cutoff=0.0)
+    return f"{hint}The nearest of {len(known)} allowed words: {', '.join(near)}."
 
 
 def check_config(cfg: Dict, default: Dict, rules: Dict[str, Rule], where: str) -> None:

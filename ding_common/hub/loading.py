@@ -1,7 +1,8 @@
 """Shared by loading a model and loading a tokenizer of ``transformers``."""
 import logging
 import pickle
-from contextlib import contextmanager
+import sys
+from contextlib import contextmanager, nullcontext
 from typing import Iterator
 
 from transformers.utils import logging as hf_logging
@@ -9,16 +10,30 @@ from transformers.utils import logging as hf_logging
 
 @contextmanager
 def quiet_hub() -> Iterator[None]:
-    """Hide log messages about network retries and weights while a model or tokenizer loads; errors are shown."""
+    """Hide log messages about network retries and weights while a model or tokenizer loads, and progress bars where
+    there is no terminal; errors are shown."""
     loggers = [logging.getLogger('huggingface_hub'), hf_logging.get_logger()]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
-        yield
+        with nullcontext() if sys.stderr.isatty() else no_bars():
+            yield
     finally:
         for logger, level in zip(loggers, levels):
             logger.setLevel(level)
+
+
+@contextmanager
+def no_bars() -> Iterator[None]:
+    """Without the progress bars of ``transformers``."""
+    shown = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            hf_logging.enable_progress_bar()
 
 
 def reason(error: Exception) -> str:

@@ -21,6 +21,7 @@ from easydict import EasyDict
 from ding_common import ConfigError, find_config, read_config_file
 from ding_grpo.check import built
 from ding_grpo.entry.pipeline import evaluated, running
+from ding_grpo.evaluate.pass_at_k import interval_of_mean
 from ding_grpo.instruments.findings import PAGE
 from ding_grpo.loop import run
 from ding_grpo.replay import command as replay
@@ -28,11 +29,11 @@ from ding_grpo.report import command as report
 from ding_grpo.run.checkpoint import newest, number_of, numbered
 from ding_grpo.run.parts import Limits, Parts
 from ding_grpo.sharing.card import draw_and_write
-from ding_grpo.sharing.config_file import Saved, read_config
+from ding_grpo.sharing.config_file import NAME, Saved, read_config
 from ding_grpo.sharing.hub import push
 
 from .callbacks import Callbacks, OnNumbers
-from .defaults import NEVER, of_gymnasium, of_texts
+from .defaults import NEVER, hold_out, of_gymnasium, of_texts
 from .ding_agent import TRAIN, DingAgent
 from .files import kept, split_model, task_of, write_config
 from .keywords import set_keywords
@@ -103,7 +104,7 @@ class GRPO(DingAgent):
             self.main_config.env.tokenizer = dict(pretrained=kept(tokenizer))
         set_keywords(self.main_config, self.create_config, keywords)
         if data is not None and eval_data is None and 'eval_size' not in keywords:
-            self._hold_out()
+            hold_out(self.main_config.env)
         short = env or os.path.basename(section.get('pretrained', '')) or self.main_config.env.task.type
         self.main_config.exp_name = exp_name or f'runs/{short}_grpo'.lower()
         self._callbacks = Callbacks(on_update, on_evaluation, on_checkpoint)
@@ -117,14 +118,8 @@ class GRPO(DingAgent):
         self._module: Optional[torch.nn.Module] = getattr(self, '_module', None)
         self._callbacks = Callbacks()
 
-    def _hold_out(self) -> None:
-        number = len(ENV_REGISTRY.get('token_env').task_of(self.main_config.env))
-        self.main_config.env.task.eval_size = min(128, number // 10)
-        if number < 10:
-            click.echo(f'{number} problems: evaluation uses the training problems, as there is no eval_data')
-
     @classmethod
-    def from_config(cls, config: str, seed: int = 0, **keywords: Any) -> 'GRPO':
+    def from_config(cls, config: str, /, seed: int = 0, **keywords: Any) -> 'GRPO':
         """
         Overview:
             A run of a config file, or of a shipped config by its name.
@@ -189,6 +184,9 @@ class GRPO(DingAgent):
                 self._updates = parts.learner.train_iter
         if self._updates == before:
             click.echo(f'train(): no update after the {before} before, as the run had reached its end')
+        if parts.evaluator.best > parts.evaluator.last[0]:
+            click.echo(f'best evaluation: {parts.evaluator.best:.4g}, not the last one; run.best loads its weights')
+        click.echo(f'config: {os.path.join(self.folder, NAME)}, which says how to repeat the run')
         return self
 
     def _end_of(self, parts: Parts, run_section: EasyDict, step: Optional[int]) -> None:
@@ -211,15 +209,18 @@ class GRPO(DingAgent):
             - samples (:obj:`int`): Also sample so many completions of each problem, for pass@1 and pass@``samples``.
         Returns:
             - found (:obj:`Dict[str, Any]`): ``return``, the mean over the episodes; ``interval``, the 95 % interval \
-                of this mean (Wilson where each return is 0 or 1, else bootstrap); ``episodes``, their number; and \
-                what else the evaluation reports.
+                of this mean (Wilson where each return is 0 or 1, else bootstrap; None where all are equal); \
+                ``episodes``, their number. Of a language model also the mean of each part of the reward by its name, \
+                ``completion_length`` in tokens, ``truncated`` and ``failed``, fractions, and ``completions``, a dict \
+                for each problem. With ``samples``: ``sampled_return``, and ``pass_at_1`` and so on, each a dict of \
+                ``mean``, ``low`` and ``high``.
         """
         keys = dict(samples_per_start=samples, pass_at=sorted({1, samples})) if samples > 0 else {}
         info, record = self._evaluated(keys)
         returns = np.ravel(info['eval_episode_return']).astype(float)
         told = {key: value for key, value in record.items() if key not in ('train_iter', 'envstep', 'seconds')}
-        told['return'] = told.pop('eval_episode_return')
-        return dict(told, interval=interval(returns), episodes=len(returns))
+        told['return'] = round(told.pop('eval_episode_return'), 6)  # DI-engine's returns have 32 bits
+        return dict(told, interval=interval_of_mean(returns), episodes=len(returns))
 
     def _evaluated(self,
                    keys: Dict[str, Any],
@@ -334,15 +335,3 @@ class GRPO(DingAgent):
         with self._built() as (policy, collector):
             policy.eval_mode.load_state_dict(self.policy.eval_mode.state_dict())
             yield collector
-
-
-def interval(returns: np.ndarray) -> List[float]:
-    """The 95 % interval of the mean of some returns."""
-    from scipy import stats
-    if np.isin(returns, (0.0, 1.0)).all():
-        found = stats.binomtest(int(returns.sum()), len(returns)).proportion_ci(method='wilson')
-    elif len(set(returns)) == 1:
-        return [float(returns[0])] * 2
-    else:
-        found = stats.bootstrap((returns, ), np.mean, random_state=0).confidence_interval
-    return [float(found.low), float(found.high)]

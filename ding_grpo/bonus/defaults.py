@@ -1,7 +1,9 @@
 """Configs for what ``GRPO`` is given: texts and rewards, a registered task, or an environment of gymnasium."""
 from typing import Any, Dict, List, Optional, Tuple, Union
 
+import click
 import gymnasium
+from ding.utils import ENV_REGISTRY
 from easydict import EasyDict
 from gymnasium.spaces import Discrete
 
@@ -10,6 +12,7 @@ from ding_common.config.config_file import shipped_config, shipped_configs
 
 Configs = Tuple[EasyDict, EasyDict]
 NEVER = 1e9  # a return that no evaluation reaches
+FEW = 50  # held-out problems of which the uncertainty is told
 # Learning rates of texts, by what is trained.
 RATES = {'pretrained weights': 1e-5, 'adapters': 1e-4, 'random weights': 3e-4}
 _SMALL = dict(model_type='llama', hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4)
@@ -41,6 +44,20 @@ def of_texts(task: Union[str, Dict[str, Any]], model: Dict[str, Any]) -> Tuple[C
     told = f'defaults for {kind}, where you set no other: learning_rate {RATES[kind]:g} after 5 updates of warm-up, ' \
            f"loss 'dapo', 'no_std', 8 groups of 8 completions of at most {tokens} tokens"
     return (main_config, EasyDict(env=dict(type='token_env'), policy=dict(type='grpo'))), told
+
+
+def hold_out(env: EasyDict) -> None:
+    """Let a tenth of the problems, at most 128, be held out for evaluation, and say what is unusual about it."""
+    number = len(ENV_REGISTRY.get('token_env').task_of(env))
+    env.task.eval_size = held_out = min(128, number // 10)
+    if held_out == 0:
+        click.echo(f'{number} problems: evaluation uses the training problems, as there is no eval_data')
+    elif held_out < FEW:
+        error = 98 / held_out ** 0.5  # 1.96 standard errors of a share of one half
+        click.echo(
+            f'{held_out} of {number} problems are held out; their accuracy is uncertain by up to {error:.0f} points. '
+            'Give eval_data or more data'
+        )
 
 
 def of_gymnasium(env_id: str, model: Dict[str, Any]) -> Tuple[Configs, str]:

@@ -93,11 +93,10 @@ class Evaluation:
     def line(self, best: float) -> str:
         """One line for the screen; ``best`` is the best return of earlier evaluations."""
         value, train_iter = self.record['eval_episode_return'], self.record['train_iter']
-        numbers = '  '.join(f'{name} {mean:.3f}' for name, mean in self._shown.items() if mean is not None)
-        if train_iter < 0:
-            return f'evaluation  return {value:.3f}  {numbers}'
-        note = '  (best so far)' if value > best else ''
-        return f'evaluation  update {train_iter}  return {value:.3f}{note}  {numbers}'
+        update = [f'update {train_iter}'] if train_iter >= 0 else []
+        note = ['(best so far)'] if value > best and update else []
+        numbers = [f'{name} {mean:.3f}' for name, mean in self._shown.items() if mean is not None]
+        return '  '.join(['evaluation', *update, f'return {value:.3f}', *note, *numbers])
 
 
 def _mean(values: Any) -> Optional[float]:

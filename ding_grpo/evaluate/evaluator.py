@@ -144,6 +144,11 @@ class GroupEvaluator(InteractionSerialEvaluator):
         """Whether the last evaluation ends the run."""
         return self.last is not None and self.last[0] >= self._stop_value and self.last[1] > 0
 
+    @property
+    def best(self) -> float:
+        """The highest return of an evaluation."""
+        return float(self._max_episode_return)
+
     def result(self) -> Tuple[List[float], bool]:
         """The returns of the last evaluation, of a resumed run its mean, and whether it ends the run."""
         return self._returns or [self.last[0]], self.reached
@@ -175,7 +180,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
 
     def state_dict(self) -> Dict[str, Any]:
         return dict(
-            best=float(self._max_episode_return),
+            best=self.best,
             last=self.last,
             last_eval_iter=self._last_eval_iter,
             seconds=time.monotonic() - self._since,

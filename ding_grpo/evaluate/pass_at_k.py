@@ -1,4 +1,4 @@
-from typing import NamedTuple
+from typing import List, NamedTuple, Optional
 
 import numpy as np
 
@@ -33,3 +33,16 @@ def over_problems(values: np.ndarray) -> Estimate:
     middle = (mean + weight / 2) / (1 + weight)
     half = (mean * (1 - mean) * weight + weight ** 2 / 4) ** 0.5 / (1 + weight)
     return Estimate(mean, max(middle - half, 0.), min(middle + half, 1.))
+
+
+def interval_of_mean(returns: np.ndarray) -> Optional[List[float]]:
+    """95 % interval of the mean of some returns, one an episode: Wilson's if each is 0 or 1, else by bootstrap; None if
+    all are equal, of which nothing is known."""
+    from scipy.stats import bootstrap
+    if np.isin(returns, (0.0, 1.0)).all():
+        _, low, high = over_problems(returns)
+    elif len(set(returns)) == 1:
+        return None
+    else:
+        low, high = bootstrap((returns, ), np.mean, random_state=0).confidence_interval
+    return [round(float(low), 6), round(float(high), 6)]

@@ -60,7 +60,7 @@ class Findings:
         with open(path, 'w', encoding='utf-8') as f:
             f.write(page(engine.exp_name, history.state_dict()))
         causes = ', '.join(finding['cause'] for finding in history.found)
-        show(f"findings: {causes or 'no known cause of a failure to learn'} ({path})")
+        show(f"findings: {causes or 'none'} ({path})")
 
 
 def _path(engine: 'BaseLearner') -> str:  # noqa
@@ -75,7 +75,7 @@ def page(name: str, history: Dict[str, Any]) -> str:
         lines += [f"| {f['update']} | `{f['cause']}` | {cell(f['message'])} |" for f in history['found']]
         lines += ['', f'Causes and remedies: {HELP}.']
     else:
-        lines.append('No known cause of a failure to learn was found.')
+        lines.append('None. The known causes of a failure to learn were looked for; none was found.')
     lines += ['', '## What was seen', '', '| figure | value |', '|---|---|']
     lines += [f'| {cell(what)} | {value} |' for what, value in _figures(history)]
     if history['probes']:

@@ -6,9 +6,9 @@ from typing import Dict, Iterator, Optional, Sequence
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.utils import logging as hf_logging
 
 from ding_common.hub.generation_config import saved_generation_config
+from ding_common.hub.loading import no_bars
 
 
 def save_folder(
@@ -34,9 +34,7 @@ def save_folder(
     for name, value in ids.items():
         setattr(lm.config, name, value)
     lm.generation_config = saved_generation_config(lm, ids, tokens, max_new_tokens)
-    shown = hf_logging.is_progress_bar_enabled()
-    hf_logging.disable_progress_bar()
-    try:
+    with no_bars():
         if adapters is None:
             lm.save_pretrained(folder, state_dict=state_dict)
         elif merge:
@@ -45,9 +43,6 @@ def save_folder(
             adapters.save_pretrained(folder)
             _write_card(folder, adapters.peft_config['default'])
             lm.generation_config.save_pretrained(folder)
-    finally:
-        if shown:
-            hf_logging.enable_progress_bar()
 
 
 @contextmanager

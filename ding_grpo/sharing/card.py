@@ -195,7 +195,7 @@ def _metadata(folder: str, main: Dict[str, Any], measured: List[_Evaluated]) -> 
     texts, name = _at(main, 'env.env_id') is None, str(_at(main, 'env.task.type') or _at(main, 'env.env_id'))
     kind, base = 'text-generation' if texts else 'reinforcement-learning', _at(main, 'policy.model.pretrained') or ''
     library = 'peft' if os.path.exists(os.path.join(folder, 'adapter_config.json')) else 'transformers'
-    results = [EvalResult(kind, name, name, of.measure.replace(' ', '_'), of.value) for of in measured]
+    results = [EvalResult(kind, name, name, of.measure.replace(' ', '_'), round(of.value, 6)) for of in measured]
     return ModelCardData(
         base_model=base if '/' in base else None,  # of the hub: names of folders have none
         library_name=library if texts else PACKAGE,

@@ -7,7 +7,7 @@ The task of a data file. One line of GSM8K's train.jsonl, and a right completion
 """
 import threading
 import warnings
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import click
 
@@ -26,7 +26,7 @@ from .packed import Packed
 from .rows import read_rows, shown, stamp
 
 RIGHT = 'right'  # the part of ``check``
-MOST_READ = 16  # data files of a process that are kept
+MOST_READ = 32  # data files of a process that are kept, each as it was read and as it was divided
 
 
 class _Read(NamedTuple):
@@ -124,20 +124,21 @@ class FileTask(ListTask):
 
     def _of_process(self, path: Any, eval_path: Any, eval_size: int, seed: int) -> _Read:
         """The problems, read if no other environment of this process has read them."""
-        options = (
-            eval_size, seed, self._columns, self._template, self._reference_in, self._check, self._check_rows,
-            self._keeps_rows
-        )
+        options = (self._columns, self._template, self._reference_in, self._check, self._check_rows, self._keeps_rows)
         key = (type(self), repr(options), stamp(path), stamp(eval_path))
+
+        def read() -> _Read:
+            keys: Keys = {}
+            held_out = None if eval_path is None else self._read('eval_path', eval_path, {})
+            return _Read(self._read('path', path, keys), held_out, keys)
+
+        def divided() -> _Read:
+            whole = _once(key, read)
+            super(FileTask, self).__init__(whole.items, whole.held_out, eval_size, seed)
+            return _Read(self._items, self._held_out, whole.keys)
+
         with _READING:
-            if key not in _READ:
-                keys: Keys = {}
-                held_out = None if eval_path is None else self._read('eval_path', eval_path, {})
-                super().__init__(self._read('path', path, keys), held_out, eval_size, seed)
-                if len(_READ) >= MOST_READ:
-                    _READ.pop(next(iter(_READ)))
-                _READ[key] = _Read(self._items, self._held_out, keys)
-            return _READ[key]
+            return _once((*key, eval_size, seed), divided)
 
     def _read(self, key: str, source: Any, keys: Keys) -> Packed:
         """The problems of the data that the config key ``key`` names, and the columns of their rows."""
@@ -255,6 +256,16 @@ class FileTask(ListTask):
         if self._check is None:
             return problem.answer
         return problem.metadata['solution'] if self._shown else self._written.format(problem.answer)
+
+
+def _once(key: Tuple, make: Callable[[], _Read]) -> _Read:
+    """What this process has under a key, else what ``make`` returns."""
+    if key not in _READ:
+        found = make()
+        if len(_READ) >= MOST_READ:
+            _READ.pop(next(iter(_READ)))
+        _READ[key] = found
+    return _READ[key]
 
 
 def _scores(reward: Reward, problems: List[Problem], completions: List[str]) -> List[Any]:

@@ -29,6 +29,8 @@ def read_rows(key: str, source: Any) -> Iterator[Tuple[str, Dict[str, Any]]]:
             if not isinstance(row, dict):
                 raise ValueError(f'{place} is not an object with named fields: {row!r:.80}')
             yield place, row
+    except ConfigError:
+        raise
     except (ValueError, ImportError, OSError) as error:
         raise ConfigError(f'{where}: {error}') from error
 

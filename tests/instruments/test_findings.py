@@ -60,7 +60,7 @@ def test_not_again_in_a_resumed_run_whose_findings_are_in_its_file():
 @pytest.mark.parametrize(
     'fields, rows, line',
     [
-        ({}, ['No known cause'], 'no known cause of a failure to learn'),
+        ({}, ['None. The known causes'], 'none'),
         # a bar or a line break would tear the table
         (dict(found=[FOUND], probes=[PROBE]), ['| 3 | `cut` | a \\| b c |', '| 0 | junk: x\\|y | 1 | - |'], 'cut'),
     ],

