@@ -34,8 +34,5 @@ def train(
     given = {name: list(values) if len(values) > 1 else values[0] for name, values in several.items() if values}
     changed = dict(map(parsed, settings))
     run = GRPO(model, task=task, env=env, seed=seed, exp_name=exp_name, **given, **changed).train(updates, step)
-    limit = '' if step is None else f' --env-step {step}'
-    command = f'python -m ding_grpo -m serial_onpolicy -c {run.folder}/config.py -s {seed}{limit}'
-    click.echo(f'{command}  # the same run again')
     if save is not None:
         run.save(save)

@@ -29,7 +29,7 @@ from ding_grpo.report import command as report
 from ding_grpo.run.checkpoint import newest, number_of, numbered
 from ding_grpo.run.parts import Limits, Parts
 from ding_grpo.sharing.card import draw_and_write
-from ding_grpo.sharing.config_file import NAME, Saved, read_config
+from ding_grpo.sharing.config_file import Saved, read_config
 from ding_grpo.sharing.hub import push
 
 from .callbacks import Callbacks, OnNumbers
@@ -172,7 +172,7 @@ class GRPO(DingAgent):
             self.folder = self.main_config.exp_name = os.path.normpath(parts.cfg.exp_name)
             self.main_config.policy.run = run_section
             self.policy, self._spec = parts.policy, parts.evaluator.token_spec
-            write_config(self.folder, Saved(self.main_config, self.create_config, self.seed, step))
+            command = write_config(self.folder, Saved(self.main_config, self.create_config, self.seed, step))
             self._callbacks.observe(self, parts)
             try:
                 run(parts)
@@ -186,7 +186,8 @@ class GRPO(DingAgent):
             click.echo(f'train(): no update after the {before} before, as the run had reached its end')
         if parts.evaluator.best > parts.evaluator.last[0]:
             click.echo(f'best evaluation: {parts.evaluator.best:.4g}, not the last one; run.best loads its weights')
-        click.echo(f'config: {os.path.join(self.folder, NAME)}, which says how to repeat the run')
+        if command is not None:
+            click.echo(f'{command}  # the same run again')
         return self
 
     def _end_of(self, parts: Parts, run_section: EasyDict, step: Optional[int]) -> None:

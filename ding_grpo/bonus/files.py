@@ -10,25 +10,29 @@ import click
 import torch
 
 from ding_common import ConfigError
-from ding_grpo.sharing.config_file import NAME, REWARDS, Saved, config_text
+from ding_grpo.sharing.config_file import NAME, REWARDS, Saved, command_of, config_text
 
 from .sources import of_script, source_of
 
 DATA, MODELS = os.path.join('runs', 'data'), os.path.join('runs', 'models')
 
 
-def write_config(folder: str, saved: Saved) -> None:
-    """Write ``config.py``, with functions of the script that runs in ``rewards.py``."""
+def write_config(folder: str, saved: Saved) -> Optional[str]:
+    """Write ``config.py``, with functions of the script that runs in ``rewards.py``. Returns the command that repeats the
+    run, or None if no file can."""
     main_config, functions = _with_names(saved.main_config, os.path.join(folder, REWARDS))
     try:
         if functions:
             with open(os.path.join(folder, REWARDS), 'w', encoding='utf-8') as f:
                 f.write(source_of(functions))
+        repeats = True
     except ValueError as error:
         click.echo(f'{NAME} alone cannot repeat this run: {error}. Import it from a file.')
+        repeats = False
     path = os.path.join(folder, NAME)
     with open(path, 'w', encoding='utf-8') as f:
         f.write(config_text(saved._replace(main_config=main_config), path))
+    return command_of(saved, path) if repeats else None
 
 
 def _with_names(value: Any, file: str) -> Tuple[Any, List[Callable]]:

@@ -13,7 +13,7 @@ NAME, REWARDS = 'config.py', 'rewards.py'
 _CONFIG = '''"""
 The config of a run of ding_grpo. The same run again, bit for bit on the same processor:
 
-    python -m ding_grpo -m {mode} -c {path} -s {seed}{limit}
+    {command}
 """
 from easydict import EasyDict
 from ding_grpo.entry import complete, run
@@ -37,12 +37,18 @@ class Saved(NamedTuple):
     step: Optional[int] = None  # number of environment steps that ends it
 
 
+def command_of(saved: Saved, path: str, mode: str = 'serial_onpolicy') -> str:
+    """The command that repeats a run, given the path of its config file and the mode of DI-engine."""
+    limit = '' if saved.step is None else f' --env-step {saved.step}'
+    return f'python -m ding_grpo -m {mode} -c {path} -s {saved.seed}{limit}'
+
+
 def config_text(saved: Saved, path: str, mode: str = 'serial_onpolicy') -> str:
     """The content of a config file, whose first lines have a command with its path and the mode of DI-engine."""
     main, create = as_literals(saved.main_config), as_literals(saved.create_config)
     text = pformat(main, width=116, sort_dicts=False).replace('\n', '\n    ')
-    limit = '' if saved.step is None else f' --env-step {saved.step}'
-    return _CONFIG.format(path=path, mode=mode, seed=saved.seed, limit=limit, main=f'    {text}', create=create)
+    command = command_of(saved, path, mode)
+    return _CONFIG.format(command=command, mode=mode, seed=saved.seed, main=f'    {text}', create=create)
 
 
 def read_config(folder: str) -> Saved:

@@ -45,7 +45,10 @@ class TestTexts:
     def test_its_config_gives_the_same_run_from_the_command_line(self, capsys):
         run = small().train(updates=3)
         assert run.folder == 'run'
-        assert 'random weights, where you set no other: learning_rate 0.0003' in capsys.readouterr().out
+        told = capsys.readouterr().out
+        assert 'random weights, where you set no other: learning_rate 0.0003' in told
+        assert 'python -m ding_grpo -m serial_onpolicy -c run/config.py -s 0  # the same run again' in told
+        assert told.count('columns: prompt') == 1 and 'problems are held out; their accuracy is uncertain' in told
         policy = serial_pipeline_onpolicy(read_config_file('run/config.py'), seed=0)
         assert same(weights(run.policy), weights(policy)) and len(metrics()) == 3
 

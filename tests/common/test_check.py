@@ -84,6 +84,11 @@ class TestCheckConfig:
     def test_nearest_without_a_near_one(self):
         assert nearest('zzz', ['abc']) == 'Allowed: abc.'
 
+    def test_nearest_of_many(self):
+        found = nearest('rate', [*(f'key_{n}' for n in range(60)), 'rates', 'ratio'])
+        assert found.startswith("did you mean 'rates'? The nearest of 62 allowed words: rates, ratio, ")
+        assert found.count('key_') == 6
+
 
 SHAPE = TypeVar('SHAPE', List, Tuple, namedtuple)  # as DI-engine writes it
 

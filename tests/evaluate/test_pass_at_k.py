@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from ding_grpo.evaluate.pass_at_k import over_problems, pass_at_k
+from ding_grpo.evaluate.pass_at_k import interval_of_mean, over_problems, pass_at_k
 
 
 @pytest.mark.unittest
@@ -42,3 +42,14 @@ class TestPassAtK:
             low, high = over_problems(values)[1:]
             inside += low <= 0.25 <= high  # the mean of Beta(1, 3)
         assert inside >= 950
+
+    @pytest.mark.parametrize(
+        'returns, interval', [
+            ([1., 1, 1, 1], [0.51011, 1]),
+            ([0.5, 0.5], None),
+            ([0., 1, 2] * 50, [0.87, 1.13]),
+        ]
+    )
+    def test_interval_of_returns(self, returns, interval):
+        found = interval_of_mean(np.array(returns))
+        assert found == (interval and pytest.approx(interval, abs=1e-2))

@@ -96,7 +96,7 @@ class TestSources:
             (['a.jsonl', 'b.txt'], 'b.txt must end in .jsonl, '),
             ([1, 2], r'env.task.path = \[1, 2\]: row 1 is not an object with named fields: 1'),
             ([], 'the task has no problem for training'),
-            ('*.jsonl', "env.task.path = '\\*.jsonl': there is no such file"),
+            ('*.jsonl', "^env.task.path = '\\*.jsonl': there is no such file.$"),
         ],
         ids=str
     )
