@@ -23,10 +23,8 @@ from ding.worker import create_serial_collector
 
 from benchmarks.architectures.configs import NAMES, config_of, model_type
 from benchmarks.architectures.page import Line, Run, page, summary
-from benchmarks.architectures.readings import (SCALES, TYPES, last_line, measure, words)
-from benchmarks.shared.runs import (  # first, so that DI-engine's import is quiet
-    ROOT, load_config
-)
+from benchmarks.architectures.readings import SCALES, TYPES, last_line, measure, words
+from benchmarks.shared.runs import ROOT, load_config
 from ding_common import ConfigError
 
 GROUP, GROUPS, UPDATES = 4, 2, 2

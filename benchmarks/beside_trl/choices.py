@@ -11,7 +11,7 @@ import click
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
+import ding_grpo  # noqa: F401  so that DI-engine's import is quiet
 from benchmarks.beside_trl.growth import BASE, Update, spread
 from ding_grpo.rl_utils.log_probs.matrix_product import multiplies_bfloat16
 

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Tuple
 import click
 import torch
 
-import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
+import ding_grpo  # noqa: F401  so that DI-engine's import is quiet
 from benchmarks.shared.paths import ROOT, command
 from benchmarks.shared.rows import batch_of
 from ding_grpo.model import CausalLM, PromptBatch

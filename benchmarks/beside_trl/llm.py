@@ -14,9 +14,7 @@ from tabulate import tabulate
 from transformers import AutoModelForCausalLM
 
 from benchmarks.beside_trl.protocol import LEARNING_RATE, equal_data
-from benchmarks.beside_trl.update import (  # first, so that DI-engine's import is quiet
-    LLM, SIZES, Side
-)
+from benchmarks.beside_trl.update import LLM, SIZES, Side
 from benchmarks.shared.hardware import instructions, machines
 from benchmarks.shared.paths import ROOT
 from benchmarks.shared.records import add, paired

@@ -17,8 +17,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from benchmarks.beside_trl.game import HIGHEST, QUESTION, TURNS, answer, call, response
-from benchmarks.beside_trl.update import \
-    Side  # first, so that DI-engine's import is quiet
+from benchmarks.beside_trl.update import Side
 from benchmarks.shared.hardware import machines
 from benchmarks.shared.paths import ROOT
 from benchmarks.shared.records import add, paired

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, NamedTuple
 
 import click
 
-import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
+import ding_grpo  # noqa: F401  so that DI-engine's import is quiet
 from benchmarks.beside_trl.update_page import report
 from benchmarks.shared.hardware import measured_on
 from benchmarks.shared.paths import RECORDS, ROOT, command

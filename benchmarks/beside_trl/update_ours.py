@@ -9,11 +9,11 @@ import time
 from typing import Any, Dict, Iterator, Optional, Tuple
 
 import torch
+import ding_grpo  # noqa: F401  before DI-engine, whose pipelines it completes
 from ding.entry import serial_pipeline_onpolicy
 from ding.worker import LearnerHook, register_learner_hook
 from easydict import EasyDict
 
-import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 from benchmarks.beside_trl.game import HIGHEST, QUESTION, TURNS, answer, called, response
 from benchmarks.beside_trl.operations import Profile
 from benchmarks.beside_trl.products import Recorder

@@ -16,8 +16,7 @@ from benchmarks.comparison.page import chosen, draw, page
 from benchmarks.comparison.runs import OUT, Work, all_tries, choose, outcome, run_all, warm_start, works_of
 from benchmarks.comparison.tasks import REPORTED_SEEDS, TASKS, TUNING_SEEDS
 from benchmarks.shared.hardware import commit, machine
-from benchmarks.shared.runs import \
-    ROOT  # first, so that DI-engine's import is quiet
+from benchmarks.shared.runs import ROOT
 
 RECORD = os.path.join('benchmarks', 'results', 'comparison.json')
 PAGE = os.path.join('docs', 'results', 'comparison.md')

@@ -10,7 +10,7 @@ import numpy as np
 from ding.envs import BaseEnvManager, create_env_manager, get_vec_env_setting
 from easydict import EasyDict
 
-import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
+import ding_grpo  # noqa: F401  so that DI-engine's import is quiet
 from benchmarks.comparison.loop import Evaluate, Parts, Starts, build, load, read_job, train, write_result
 from ding_grpo.evaluate import GroupEvaluator
 

@@ -15,9 +15,7 @@ import click
 
 from benchmarks.comparison.tasks import TASKS, Task
 from benchmarks.shared.paths import ROOT, command
-from benchmarks.shared.runs import (  # first, so that DI-engine's import is quiet
-    kept, load_config
-)
+from benchmarks.shared.runs import kept, load_config
 
 OUT = os.path.join('runs', 'comparison')
 WARM_STARTED = dict(spell_backward=os.path.join('runs', 'spell_backward_sft', 'model'))

@@ -14,9 +14,7 @@ import torch
 from tabulate import tabulate
 from torch import Tensor
 
-from benchmarks.beside_trl.update import (  # first, so that DI-engine's import is quiet
-    LLM, SIZES, Side
-)
+from benchmarks.beside_trl.update import LLM, SIZES, Side
 from benchmarks.beside_trl.update_ours import without_beginnings
 from benchmarks.shared.hardware import processor_with_rates
 from benchmarks.shared.paths import ROOT

@@ -8,12 +8,11 @@ from typing import Dict, List
 
 import click
 import numpy as np
+import ding_grpo  # noqa: F401  before DI-engine, whose pipelines it completes
 from ding.entry import serial_pipeline_onpolicy
 
 from benchmarks.shared.hardware import machine
-from benchmarks.shared.runs import (  # first, so that DI-engine's import is quiet
-    ROOT, load_config, middle
-)
+from benchmarks.shared.runs import ROOT, load_config, middle
 from ding_common import read_json_lines
 
 PARTS = ('sampling', 'updating')

@@ -12,7 +12,7 @@ from typing import Callable, Dict, List, Tuple
 import torch
 from tabulate import tabulate
 
-import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
+import ding_grpo  # noqa: F401  so that DI-engine's import is quiet
 from ding_grpo.gradient_bench.batches import Batches
 from ding_grpo.gradient_bench.estimate import estimate
 from ding_grpo.gradient_bench.gradients import advantages

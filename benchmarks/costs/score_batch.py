@@ -11,6 +11,7 @@ from typing import Dict, List, NamedTuple, Tuple
 import click
 import numpy as np
 import torch
+import ding_grpo  # noqa: F401  before DI-engine, whose pipelines it completes
 from ding.entry import serial_pipeline_onpolicy
 
 from benchmarks.shared.hardware import machine

@@ -12,9 +12,9 @@ from typing import Any, Dict, List
 
 import click
 import torch
+import ding_grpo  # noqa: F401  before DI-engine, whose pipelines it completes
 from ding.entry import serial_pipeline_onpolicy
 
-import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 from benchmarks.beside_trl.protocol import read_work
 from benchmarks.beside_trl.update import Work, make_work
 from benchmarks.beside_trl.update_ours import configs

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 from tabulate import tabulate
 
-import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
+import ding_grpo  # noqa: F401  so that DI-engine's import is quiet
 from benchmarks.shared.hardware import machine
 from benchmarks.shared.paths import ROOT
 from ding_common import read_json_lines

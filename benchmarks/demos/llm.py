@@ -19,7 +19,7 @@ import torch
 from tabulate import tabulate
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
+import ding_grpo  # noqa: F401  so that DI-engine's import is quiet
 from benchmarks.demos.elsewhere import PROBLEMS, Answers, answers_of, config, costs, environment, kl_of_right_answers
 from benchmarks.demos.llm_page import draw, report, runs_table
 from benchmarks.shared.hardware import machine

@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import click
 from tabulate import tabulate
 
-import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
+import ding_grpo  # noqa: F401  so that DI-engine's import is quiet
 from benchmarks.shared.hardware import machine
 from benchmarks.shared.paths import RECORDS, ROOT
 from ding_common import read_json_lines

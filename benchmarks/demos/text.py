@@ -14,7 +14,7 @@ import click
 import numpy as np
 from transformers import AutoModelForCausalLM
 
-import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
+import ding_grpo  # noqa: F401  so that DI-engine's import is quiet
 from benchmarks.shared.hardware import machine
 from benchmarks.shared.paths import ROOT
 from ding_common import read_json_lines

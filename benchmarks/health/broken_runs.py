@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional
 from unittest import mock
 
+import ding_grpo  # noqa: F401  before DI-engine, whose pipelines it completes
 from ding.entry import serial_pipeline_onpolicy
 
-from benchmarks.shared.runs import \
-    load_config  # first, so that DI-engine's import is quiet
+from benchmarks.shared.runs import load_config
 from ding_common import read_json_lines
 from ding_grpo.act.sampler import ModelSampler
 from ding_grpo.data.batch import Batch

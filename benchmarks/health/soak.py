@@ -11,13 +11,12 @@ from typing import Dict, List, NamedTuple
 
 import click
 import numpy as np
+import ding_grpo  # noqa: F401  before DI-engine, whose pipelines it completes
 from ding.entry import serial_pipeline_onpolicy
 from ding.worker import LearnerHook, register_learner_hook
 
 from benchmarks.shared.hardware import machine
-from benchmarks.shared.runs import (  # first, so that DI-engine's import is quiet
-    ROOT, load_config
-)
+from benchmarks.shared.runs import ROOT, load_config
 from ding_common import append_json, read_json_lines
 from ding_common.output.picture import finish, line_style, new_figure
 

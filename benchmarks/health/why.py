@@ -9,13 +9,12 @@ import sys
 from typing import Dict, List, Tuple
 
 import click
+import ding_grpo  # noqa: F401  before DI-engine, whose pipelines it completes
 from ding.entry import serial_pipeline, serial_pipeline_onpolicy
 
 from benchmarks.health.broken_runs import BROKEN, UPDATES, findings_of
 from benchmarks.shared.hardware import machine
-from benchmarks.shared.runs import (  # first, so that DI-engine's import is quiet
-    ROOT, load_config, run_each
-)
+from benchmarks.shared.runs import ROOT, load_config, run_each
 from ding_common import read_json_lines
 
 TUNED = dict(think_answer_grpo=60, think_answer_grpo_serial=120, cartpole_grpo=40, pendulum_grpo=60)  # updates

@@ -12,10 +12,10 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeV
 import click
 import numpy as np
 import torch
+import ding_grpo  # noqa: F401  before DI-engine, whose pipelines it completes
 from ding.entry import serial_pipeline_onpolicy
 from easydict import EasyDict
 
-import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 from benchmarks.shared.paths import ROOT
 from ding_common import read_json_lines
 

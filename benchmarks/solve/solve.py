@@ -23,9 +23,7 @@ from benchmarks.shared.paths import ROOT, command
 from benchmarks.shared.records import add
 from benchmarks.shared.runs import CONSTANT, cell, kept, load_config, middle, run, run_each
 from benchmarks.solve.steps import PADS, compare
-from benchmarks.solve.work import (  # first, so that DI-engine's import is quiet
-    CONFIG, make_work
-)
+from benchmarks.solve.work import CONFIG, make_work
 from ding_common import read_json_lines
 
 STEPS = 100  # updates of the comparison step by step

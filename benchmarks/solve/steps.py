@@ -14,9 +14,7 @@ from tabulate import tabulate
 
 from benchmarks.shared.paths import ROOT, command
 from benchmarks.shared.runs import CONSTANT, load_config, run
-from benchmarks.solve.work import (  # first, so that DI-engine's import is quiet
-    CONFIG, make_work
-)
+from benchmarks.solve.work import CONFIG, make_work
 from ding_grpo.data.batch import Batch
 from ding_grpo.learn.update import Updater
 

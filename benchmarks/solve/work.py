@@ -4,8 +4,7 @@ import os
 
 from ding.utils import set_pkg_seed
 
-from benchmarks.shared.runs import \
-    load_config  # first, so that DI-engine's import is quiet
+from benchmarks.shared.runs import load_config
 from ding_grpo.model import CausalLM
 from dizoo_llm.tasks.think_answer import ThinkAnswerTask
 from dizoo_llm.text.tokenizer import build_word_tokenizer

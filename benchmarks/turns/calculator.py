@@ -15,9 +15,7 @@ from tabulate import tabulate
 from transformers import AutoModelForCausalLM
 
 from benchmarks.shared.hardware import machine
-from benchmarks.shared.runs import (  # first, so that DI-engine's import is quiet
-    ROOT, kept, load_config, run_each
-)
+from benchmarks.shared.runs import ROOT, kept, load_config, run_each
 from ding_common import read_json_lines
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.sft import evaluate

@@ -10,17 +10,14 @@ import runpy
 from typing import Dict, List
 
 import click
+import ding_grpo  # noqa: F401  before DI-engine, whose pipelines it completes
+from ding.entry import serial_pipeline_onpolicy
+from easydict import EasyDict
 
 from benchmarks.shared.paths import ROOT
-from ding_common import import_ding, read_json_lines  # noqa: E402
-
-import_ding()
-from ding.entry import serial_pipeline_onpolicy  # noqa: E402
-from easydict import EasyDict  # noqa: E402
-
-import ding_grpo  # noqa: E402, F401
-from dizoo_llm import TASK_REGISTRY, Problem, Reply  # noqa: E402
-from dizoo_llm.tasks import GuessTask, Turn  # noqa: E402
+from ding_common import read_json_lines
+from dizoo_llm import TASK_REGISTRY, Problem, Reply
+from dizoo_llm.tasks import GuessTask, Turn
 
 HELD = 128  # replies that wait: as many as a batch has rows, so that most come from other problems
 

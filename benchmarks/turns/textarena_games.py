@@ -12,7 +12,7 @@ import click
 import textarena
 from tabulate import tabulate
 
-import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
+import ding_grpo  # noqa: F401  so that DI-engine's import is quiet
 from benchmarks.shared.hardware import machine
 from benchmarks.shared.paths import ROOT
 from ding_common import ConfigError

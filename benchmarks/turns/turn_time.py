@@ -11,14 +11,13 @@ from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 import click
 import torch
+import ding_grpo  # noqa: F401  before DI-engine, whose pipelines it completes
 from ding.entry import serial_pipeline_onpolicy
 from tabulate import tabulate
 from torch import Tensor
 
 from benchmarks.shared.hardware import processor_with_rates
-from benchmarks.shared.runs import (  # first, so that DI-engine's import is quiet
-    ROOT, load_config, middle
-)
+from benchmarks.shared.runs import ROOT, load_config, middle
 from ding_common import read_json_lines
 from ding_grpo.act.kept_cache import KeptCache
 from ding_grpo.model import CausalLM, Decoding, PromptBatch

@@ -265,7 +265,7 @@ def imports(text):
     exec(text, {})
 
 
-@executes('first_run.md: from ding.entry import serial_pipeline_o')
+@executes('first_run.md: import ding_grpo  # before the import of')
 def pipeline(text):
     main, create = small('think_answer_grpo', policy=dict(run=dict(num_updates=1)))
     exec(text, dict(main_config=main, create_config=create, my_model=CausalLM(config=dict(TINY, vocab_size=32))))

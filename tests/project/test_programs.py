@@ -36,6 +36,20 @@ def test_imports_of_programs_exist():
 
 
 @pytest.mark.unittest
+def test_the_plugin_is_imported_before_the_pipelines_that_it_completes():
+    wrong, number = [], 0
+    for path in FILES:
+        with open(path) as f:
+            before = []
+            for module, name in imports_of(f.read()):
+                if module == 'ding.entry' and str(name).startswith('serial_pipeline'):
+                    number += 1
+                    wrong += [path] * (not any(name.startswith('ding_grpo') for name in before))
+                before.append(module)
+    assert number > 10 and wrong == []
+
+
+@pytest.mark.unittest
 @pytest.mark.parametrize('path', BY_PATH, ids=os.path.basename)
 def test_a_program_hides_no_package(path):
     """Its folder comes first in ``sys.path`` when it runs: torch would import ``cuda.bindings`` from a ``cuda.py``."""
