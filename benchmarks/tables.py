@@ -177,7 +177,8 @@ def learned(llm: Dict[str, Any], words: str) -> str:
     text = (
         f"{tabulate(lines, head, tablefmt='pipe', disable_numparse=True)}\n\n"
         'GRPO sees rewards alone. Right answers, where somebody writes them, teach about as much or more.\n'
-        f"SmolLM2 after all updates of its schedule, {span(r['seconds'] / 60 for r in runs['full'])} minutes: "
+        f"SmolLM2 after all updates of a run, {span(r['seconds'] / 60 for r in runs['full'])} minutes of sampling, "
+        'scoring and learning (the 15 minutes above also count logs): '
         f"{percent(r['trained']['right'] for r in runs['full'])}; with LoRA, "
         f"{span(r['seconds'] / 60 for r in runs['lora'])} minutes: "
         f"{percent(r['trained']['right'] for r in runs['lora'])} ({processor}, with instructions for bfloat16).\n"

@@ -18,8 +18,8 @@ DATA, MODELS = os.path.join('runs', 'data'), os.path.join('runs', 'models')
 
 
 def write_config(folder: str, saved: Saved) -> Optional[str]:
-    """Write ``config.py``, with functions of the script that runs in ``rewards.py``. Returns the command that repeats the
-    run, or None if no file can."""
+    """Write ``config.py``, with functions of the script that runs in ``rewards.py``. Returns the command that repeats
+    the run, or None if no file can."""
     main_config, functions = _with_names(saved.main_config, os.path.join(folder, REWARDS))
     try:
         if functions:

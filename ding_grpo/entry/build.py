@@ -69,6 +69,8 @@ def build(
     if not groups:
         create_config.policy.type += '_command'
     resumes = main_config.policy.learn.get('resume_training', False)
+    if env_setting is None and 'type' not in create_config.get('env', {}):
+        raise ConfigError("create_config.env.type: missing; must be a registered environment, such as 'token_env'.")
     cfg = compiled(
         (main_config, create_config),
         seed,

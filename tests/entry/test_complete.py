@@ -244,6 +244,14 @@ class TestWaysIn:
         with pytest.raises(ConfigError, match=f'env.{keys[0]}: missing; must be an integer of at least 1'):
             train((main, create))
 
+    def test_one_line_without_an_environment(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        main, create = small('think_answer_grpo')
+        create.pop('env')
+        with pytest.raises(ConfigError, match='^create_config.env.type: missing; must be a registered environment'):
+            train((main, create))
+        assert os.listdir() == []
+
     def test_ppo_needs_no_part_of_this_plugin_to_read_its_config(self):
         program = (
             "import runpy, sys\n"
