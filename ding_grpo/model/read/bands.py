@@ -25,11 +25,12 @@ class Band:
         ends = [begin, *accumulate((n for _, n in segments), initial=begin)][1:]
         self._slice = slice(begin, begin + tokens)
         self._whole = self.even and all(s == e for (s, _), e in zip(segments, ends))
-        step = torch.arange(self.shape[1], device=device)
-        inside = step < length.unsqueeze(1)  # (n, columns)
-        index = start.unsqueeze(1) + torch.where(inside, step, 0)
-        self.tokens = index[inside]  # (tokens, ), in the order of ``take``
-        self._index, self._cell = index.flatten(), inside.flatten().nonzero().squeeze(1)
+        before = torch.tensor([0, *accumulate(n for _, n in segments)], device=device)[:-1]
+        cell = torch.arange(len(segments), device=device) * self.shape[1]
+        shift = (torch.stack([start, cell]) - before).repeat_interleave(length, 1, output_size=tokens)
+        # (tokens, ), in the order of ``take``: the place in the packed row, and the cell
+        self.tokens, self._cell = torch.arange(tokens, device=device) + shift
+        self._index = start.repeat_interleave(self.shape[1]).index_copy_(0, self._cell, self.tokens)
 
     @property
     def filled(self) -> Optional[Tensor]:
@@ -57,12 +58,13 @@ class Band:
 
 
 class Packed:
-    """Puts the tokens of several bands back into the order of the packed row. The bands contain no token twice, and
-    none before ``first``."""
+    """Puts the tokens of several bands back into the order of the packed row. The bands contain all tokens from
+    ``first`` to the last one, and none twice."""
 
     def __init__(self, bands: Sequence[Band], first: int = 0) -> None:
         tokens = torch.cat([band.tokens for band in bands]) - first
-        self._index = tokens.argsort()
+        self._index = torch.empty_like(tokens)
+        self._index[tokens] = torch.arange(len(tokens), device=tokens.device)
         self._sorted = bool((tokens[1:] > tokens[:-1]).all())
 
     def join(self, parts: List[Tensor]) -> Tensor:

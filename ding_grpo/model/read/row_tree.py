@@ -1,7 +1,6 @@
 """Common beginnings of the rows that continue a prompt, such as the first digit, as branches of a packed row."""
-import os
 from itertools import groupby
-from typing import List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import torch
@@ -36,43 +35,53 @@ class RowTree(NamedTuple):
     def of(cls, tree: PromptTree, completion: Tensor, given: Tensor, hidden: int) -> 'RowTree':
         """Find the branches of rows, ``completion`` (B, S), of which ``given`` (B, ) tokens are read, fewer than S.
         ``hidden`` is the size of the model's hidden states."""
-        tokens = [row[:n] for row, n in zip(completion.tolist(), given.tolist())]
-        row, of_prompts = tree.row.tolist(), tree.length
+        tokens = [row[:n] for row, n in zip(completion.cpu().numpy(), given.tolist())]
+        row, of_prompts, step = tree.row.tolist(), tree.length, np.arange(completion.shape[1])
         place = np.full(completion.shape, -1)
-        prompt, length, seen, ids, position = [], [], [], [], []
-        order = sorted((i for i in range(len(tokens)) if tokens[i]), key=lambda i: (row[i], tokens[i]))
+        prompt, length, seen, ids, position, total = [], [], [], [], [], 0
+        # by bytes, which are compared as fast as they are copied, and have the order of the numbers
+        written = [(n, x.astype('>i8').tobytes()) for n, x in zip(row, tokens)]
+        order = sorted((i for i in range(len(tokens)) if len(tokens[i])), key=written.__getitem__)
         for (number, _), members in groupby(order, key=lambda i: (row[i], tokens[i][0])):
-            for branch in _divided(list(members), tokens, hidden):
-                paths = _paths([tokens[i] for i in branch])
+            for branch, paths in _divided(list(members), tokens, hidden):
                 size = 1 + paths[-1][-1]
                 of_branch, at = np.empty((2, size), dtype=int)
                 for i, path in zip(branch, paths):
-                    of_branch[path], at[path] = tokens[i], np.arange(len(path))
-                    place[i, 1:] = len(ids) + path[-1]
-                    place[i, 1:1 + len(path)] = len(ids) + path
+                    of_branch[path], at[path] = tokens[i], step[:len(path)]
+                    place[i, 1:1 + len(path)] = total + path
+                    place[i, 1 + len(path):] = total + path[-1]
                 prompt.append(number)
-                length.append(size)
+                length.append(int(size))
                 seen.append(None if max(map(len, paths)) == size else _seen(paths, size))
-                ids += of_branch.tolist()
-                position += (of_prompts[number] + at).tolist()
-        tensors = (torch.as_tensor(x, dtype=torch.long, device=completion.device) for x in (ids, position, place))
+                ids.append(of_branch)
+                position.append(of_prompts[number] + at)
+                total += size
+        joined = [np.concatenate(x) if x else np.empty(0, dtype=int) for x in (ids, position)]
+        tensors = (torch.from_numpy(x).to(completion.device) for x in (*joined, place))
         return cls(prompt, length, seen, *tensors)
 
 
-def _divided(members: List[int], tokens: List[List[int]], hidden: int) -> List[List[int]]:
+_Branch = Tuple[List[int], List[np.ndarray]]  # its rows, and their paths
+
+
+def _divided(members: List[int], tokens: List[np.ndarray], hidden: int) -> List[_Branch]:
     """Sorted rows as one branch; as a branch each if that takes less time, because attention to a branch computes the
     pairs of tokens of which neither sees the other."""
     paths = _paths([tokens[i] for i in members])
     lengths, size = np.array([len(path) for path in paths]), 1 + paths[-1][-1]
     saved, pairs = lengths.sum() - size, size ** 2 - (lengths ** 2).sum() / 2
-    return [members] if saved * max(TOKEN, OF_HIDDEN * hidden) >= pairs else [[i] for i in members]
+    if saved * max(TOKEN, OF_HIDDEN * hidden) >= pairs:
+        return [(members, paths)]
+    return [([i], [np.arange(n)]) for i, n in zip(members, lengths)]
 
 
-def _paths(rows: List[List[int]]) -> List[np.ndarray]:
+def _paths(rows: List[np.ndarray]) -> List[np.ndarray]:
     """The places of the tokens of sorted rows in their branch."""
-    paths, before, size = [], [], 0
+    paths, before, size = [], np.empty(0, dtype=int), 0
     for tokens in rows:
-        common = len(os.path.commonprefix([before, tokens]))
+        n = min(len(before), len(tokens))
+        differ = before[:n] != tokens[:n]
+        common = int(differ.argmax()) if differ.any() else n
         new = np.arange(size, size + len(tokens) - common)
         paths.append(np.concatenate([paths[-1][:common], new]) if common else new)
         before, size = tokens, size + len(new)

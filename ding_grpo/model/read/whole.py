@@ -91,7 +91,8 @@ class Whole:
             starts = accumulate(branches.length, initial=begin)
             own += zip(zip(starts, branches.length), branches.seen)
             self._position = torch.cat([tree.position, branches.position])
-            self._longest = max([self._longest, *(1 + branches.position).tolist()])
+            if sum(branches.length):
+                self._longest = max(self._longest, 1 + int(branches.position.max()))
         self.own = _Own.of(own, device)
         self.packed = Packed([x.band for x in self.own])
         commons, prompts = segments[:len(tree.common)], segments[len(tree.common):]
