@@ -23,7 +23,7 @@ class Band:
         self.even = all(n == self.shape[1] for _, n in segments)
         begin, tokens = segments[0][0], sum(n for _, n in segments)
         ends = [begin, *accumulate((n for _, n in segments), initial=begin)][1:]
-        self._slice = slice(begin, begin + tokens)
+        self._slice, self.end = slice(begin, begin + tokens), max(s + n for s, n in segments)
         self._whole = self.even and all(s == e for (s, _), e in zip(segments, ends))
         before = torch.tensor([0, *accumulate(n for _, n in segments)], device=device)[:-1]
         cell = torch.arange(len(segments), device=device) * self.shape[1]
@@ -58,13 +58,14 @@ class Band:
 
 
 class Packed:
-    """Puts the tokens of several bands back into the order of the packed row. The bands contain all tokens from
-    ``first`` to the last one, and none twice."""
+    """Puts the tokens of several bands back into the order of the packed row. The bands contain no token twice, and
+    none before ``first``."""
 
     def __init__(self, bands: Sequence[Band], first: int = 0) -> None:
         tokens = torch.cat([band.tokens for band in bands]) - first
-        self._index = torch.empty_like(tokens)
-        self._index[tokens] = torch.arange(len(tokens), device=tokens.device)
+        index = tokens.new_full((max(band.end for band in bands) - first, ), -1)
+        index[tokens] = torch.arange(len(tokens), device=tokens.device)
+        self._index = index if len(index) == len(tokens) else index[index >= 0]
         self._sorted = bool((tokens[1:] > tokens[:-1]).all())
 
     def join(self, parts: List[Tensor]) -> Tensor:
