@@ -19,8 +19,9 @@ from benchmarks.beside_trl.operations import Profile
 from benchmarks.beside_trl.products import Recorder
 from benchmarks.beside_trl.protocol import LEARNING_RATE, Gate, equal_data, gradient_norm, own_folder, read_work
 from ding_common import read_config_file
-from ding_grpo.act import token_actor
+from ding_grpo.act import sampler, token_actor
 from ding_grpo.collect.group_collector import GroupCollector
+from ding_grpo.data.capability import group_policy
 from ding_grpo.config.sections.update import LOG_PROB_FNS
 from ding_grpo.instruments import watch
 from ding_grpo.learn.update import Updater
@@ -247,7 +248,7 @@ def main(folder: str, threads: int) -> None:
         return loss.item(), gradient_norm(model)
 
     def gated(self, *args, **kwargs):
-        model = self._policy.get_attribute('model')
+        model = group_policy(self._policy).whole_model
         Alternate.gate.check, Alternate.gate.record = lambda: check(model), lambda: recorder(model)
         Alternate.gate.profile = Profile
         Alternate.gate.save = lambda path: model.save_pretrained(path, None)
@@ -256,7 +257,7 @@ def main(folder: str, threads: int) -> None:
 
     def recorder(model):
         found = Recorder({p.data_ptr() for p in model.parameters()})
-        generate = token_actor.generate
+        generate = sampler.generate
 
         def marked(*args, **options):
             found.sampling = True
@@ -265,14 +266,14 @@ def main(folder: str, threads: int) -> None:
             finally:
                 found.sampling = False
 
-        token_actor.generate = marked
+        sampler.generate = marked
         return found
 
     def words_alone(self, size):
         self.output_tokens = size - 3  # no special tokens, so that both sides make completions of the same length
 
-    for owner, name in ((token_actor, 'generate'), (token_actor, 'linear_log_prob'), (CausalLM, 'completion_states'),
-                        (Updater, '_loss'), (torch.Tensor, 'backward'), (torch.nn.utils, 'get_total_norm'),
+    for owner, name in ((sampler, 'generate'), (token_actor, 'linear_log_prob'), (CausalLM, 'completion_states'),
+                        (Updater, 'loss'), (torch.Tensor, 'backward'), (torch.nn.utils, 'get_total_norm'),
                         (torch.nn.utils, 'clip_grads_with_norm_'), (torch.optim.AdamW, 'step')):
         Clock.measure(owner, name)
     watch.EACH_BEFORE, watch.EVERY = 10 ** 6, 10 ** 6  # each update is looked at, see ``as_in_a_run``

@@ -71,3 +71,12 @@ def test_the_comparisons_ppo_trains_in_a_process_without_the_plugin(tmp_path):
 def test_every_preset_is_measured():
     default, = (option.default for option in presets.main.params if option.name == 'presets')
     assert default.split(',') == list(LOSS_PRESETS)
+
+
+@pytest.mark.envtest
+@pytest.mark.algotest
+def test_an_update_is_measured():
+    """The programs of whole updates, here and beside TRL, replace functions of this package by timed ones."""
+    options = ('--threads', '1', '--only', 'L19_T16_G8', '--rounds', '1', '--no-write')
+    done = python('-m', 'benchmarks.costs.limit', *options, folder=ROOT)
+    assert done.returncode == 0 and '| L19_T16_G8 |' in done.stdout, done.stderr
