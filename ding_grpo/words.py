@@ -44,6 +44,7 @@ TRL = dict(
     reward_weights='env.reward_weights, by the names of the parts',
     learning_rate='policy.learn.learning_rate',
     weight_decay='policy.learn.weight_decay',
+    optim='policy.learn.optimizer',
     lr_scheduler_type='policy.learn.lr_scheduler.type',
     warmup_steps='policy.learn.lr_scheduler.num_warmup_steps',
     warmup_ratio='policy.learn.lr_scheduler.num_warmup_steps, a number of updates',

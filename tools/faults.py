@@ -362,7 +362,7 @@ FAULTS = [
     ),
     Fault('a broken line', "a.jsonl': line 2 is not valid JSON", FILE, _file(GOOD + '{"question"')),
     Fault('another encoding', 'save the file as UTF-8', FILE, _file(GOOD.encode('utf-16'))),
-    Fault('a missing field', "line 1 has no 'answer'", FILE, _file('{"question": "a"}')),
+    Fault('a missing field', 'line 1 has no column for the answer', FILE, _file('{"question": "a"}')),
     Fault(
         'a million characters', 'the longest has 1000000', FILE,
         _file('{"question": "%s", "answer": "b"}' % ('a' * 10 ** 6))

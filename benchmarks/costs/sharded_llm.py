@@ -25,7 +25,7 @@ from ding_common import read_json_lines
 
 CONFIG = '''
 import runpy
-from ding_grpo.policy import watch
+from ding_grpo.instruments import watch
 watch.EACH_BEFORE, watch.EVERY = 0, 10 ** 6  # no close looks, which take time
 loaded = runpy.run_path({path!r})
 main_config, create_config = loaded['main_config'], loaded['create_config']

@@ -13,6 +13,7 @@ from ding_common import ConfigError, parallel
 from ding_common.processes.memory import MemoryMeter, memory_advice
 from ding_grpo.act.actor import Actor
 from ding_grpo.config.loss_options import loss_config
+from ding_grpo.config.optimizer import hidden_matrices, make_optimizer
 from ding_grpo.config.schedule import Schedule
 from ding_grpo.data.batch import Batch
 from ding_grpo.model.sharding import Sharding
@@ -45,12 +46,7 @@ class Learning:
         self.reference = make_reference(learn, actor, model, duplicate)
         self.terms: Dict[str, ExtraLoss] = make_asked(EXTRA_LOSSES, Setting(cfg, loss, actor, model))
         own = [p for term in self.terms.values() for p in term.parameters()]
-        optimizer = torch.optim.AdamW(
-            [*trained.values(), *own],
-            lr=learn.learning_rate,
-            weight_decay=learn.weight_decay,
-            fused=actor.fused,
-        )
+        optimizer = make_optimizer(learn, [*trained.values(), *own], hidden_matrices(model), actor.fused)
         self.schedule = Schedule(learn.lr_scheduler, learn.learning_rate)
         self._coefficients = Coefficients(learn)
         self.updater = Updater(learn, learn.batch_groups, loss, actor, model, optimizer, list(self.terms.values()))
@@ -70,7 +66,7 @@ class Learning:
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """AdamW, unless it has been replaced by another one for the same weights."""
+        """That of the config, unless it has been replaced by another one for the same weights."""
         return self.updater.optimizer
 
     @optimizer.setter
@@ -125,7 +121,10 @@ class Learning:
         metrics = batch_metrics(batch, self._actor.length_name)
         metrics['cur_lr'] = self.schedule.rate(self.updates)
         for section in self.optimizer.param_groups:
-            section['lr'] = metrics['cur_lr']
+            if isinstance(section['lr'], torch.Tensor):  # an optimizer that is compiled
+                section['lr'].fill_(metrics['cur_lr'])
+            else:
+                section['lr'] = metrics['cur_lr']
         learned = self.to_learn(batch)
         if cfg.off_policy.correction is not None or cfg.off_policy.mask is not None:
             learned, of_correction = corrected(learned, self.updater.read(learned), cfg)
@@ -176,6 +175,7 @@ class Learning:
         state = dict(
             model=self.model.state_dict(),
             optimizer=self.optimizer.state_dict(),
+            optimizer_type=type(self.optimizer).__name__,
             shuffle=self.updater.shuffle.get_state(),
             updates=self.updates,
             bad_updates=self.updater.bad_updates.in_a_row,
@@ -227,6 +227,12 @@ class Learning:
             term.load_state_dict(state)
         if cfg.kl.ref_sync_freq is not None:
             self.reference.copy.load_state_dict(state['reference'])
+        own = type(self.optimizer).__name__
+        if state.get('optimizer_type', own) != own:  # absent in checkpoints of older versions
+            raise ConfigError(
+                f"policy.learn.optimizer.type = {cfg.optimizer['type']!r}: the checkpoint is of a run with another "
+                f"optimizer ({state['optimizer_type']})."
+            )
         weights = [weight for group in self.optimizer.param_groups for weight in group['params']]
         for number, kept in state['optimizer']['state'].items():
             for name, value in kept.items() if isinstance(self.optimizer, torch.optim.AdamW) else ():
@@ -237,7 +243,10 @@ class Learning:
                         f'the checkpoint: {name} of weight {number} is {value.dtype} {tuple(value.shape)}, must be '
                         f'floating-point numbers with shape {shape}.'
                     )
+        settings = [{k: v for k, v in group.items() if k != 'params'} for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state['optimizer'])
+        for group, setting in zip(self.optimizer.param_groups, settings):
+            group.update(setting)  # those of this config, also where the checkpoint's were others
         self.updater.shuffle.set_state(state['shuffle'])
         self.updates, self.updater.bad_updates.in_a_row = state['updates'], state['bad_updates']
         self._tell_other_rate(state['optimizer']['param_groups'][0]['lr'])

@@ -5,6 +5,7 @@ from ding_common import ConfigError, Rule, describe
 from ding_grpo.rl_utils import efficient_method, less_efficient_method, linear_log_prob, naive_method
 
 from ..key import COUNT, POSITIVE, SIZE, Combination, Key, optional
+from ..optimizer import check_optimizer
 from ..schedule import Schedule
 
 LOG_PROB_FNS = {f.__name__: f for f in (linear_log_prob, efficient_method, naive_method, less_efficient_method)}
@@ -36,11 +37,15 @@ UPDATE = dict(
     max_bad_updates=Key(5, COUNT),
     # (int) Updates between two collects. Read by ``ding -m serial`` only.
     update_per_collect=Key(1, SIZE),
-    # (float) Learning rate of AdamW. Rates of the shipped configs: pretrained models 1e-6 (0.5 B parameters) and
-    # 1e-5 to 2e-5 (0.1 B); LoRA 2e-5 (0.5 B); language models of up to some million parameters, trained from
-    # scratch, 1e-4 to 5e-4; the networks of CartPole, Acrobot, Pendulum and LunarLander 3e-4 to 3e-3.
+    # (dict) The optimizer: ``type``, a name of ``torch.optim`` (AdamW, Adam, Adafactor, Muon, NAdam, RAdam, RMSprop,
+    # SGD) or 'module:Class', such as 'bitsandbytes.optim:AdamW8bit'; and further arguments of it, such as ``betas``.
+    # Muon trains the matrices of hidden layers, and AdamW all other weights.
+    optimizer=Key(dict(type='AdamW'), Rule("a dict with 'type'", lambda v: isinstance(v, dict) and 'type' in v)),
+    # (float) Learning rate of the optimizer. Rates of the shipped configs, for AdamW: pretrained models 1e-6 (0.5 B
+    # parameters) and 1e-5 to 2e-5 (0.1 B); LoRA 2e-5 (0.5 B); language models of up to some million parameters,
+    # trained from scratch, 1e-4 to 5e-4; the networks of CartPole, Acrobot, Pendulum and LunarLander 3e-4 to 3e-3.
     learning_rate=Key(1e-5, POSITIVE),
-    # (float) Weight decay of AdamW.
+    # (float) Weight decay of the optimizer.
     weight_decay=Key(0.0, Rule.number(0)),
     lr_scheduler=dict(
         # (str) A schedule of ``transformers.get_scheduler``. It counts updates, including those without an
@@ -82,6 +87,7 @@ UPDATE = dict(
 
 
 def check(policy: Combination) -> None:
+    check_optimizer(policy['learn'], bool(policy['shard']))
     schedule = policy['learn.lr_scheduler']
     try:
         Schedule(schedule, policy['learn.learning_rate'])
