@@ -50,6 +50,7 @@ setup(
         'math': ['math-verify'],
         'mlflow': ['mlflow'],
         'parquet': ['pyarrow<22'],  # later ones need numpy 2
+        'quantize': ['peft>=0.17,<0.22', 'bitsandbytes>=0.49'],
         'reasoning-gym': ['reasoning-gym'],
         'sft': ['accelerate'],
         'textarena': ['textarena'],
@@ -57,8 +58,8 @@ setup(
         'video': ['moviepy>=2', 'gymnasium[classic-control]'],
         'test': [
             'pytest>=7', 'pytest-xdist', 'hypothesis', 'yapf==0.29.0', 'flake8', 'tensorboard', 'peft>=0.17,<0.22',
-            'math-verify', 'datasets<5.1', 'pyarrow<22', 'reasoning-gym', 'accelerate', 'gguf>=0.10', 'textarena',
-            'moviepy>=2', 'gymnasium[classic-control]', 'nbclient', 'ipykernel'
+            'bitsandbytes>=0.49', 'math-verify', 'datasets<5.1', 'pyarrow<22', 'reasoning-gym', 'accelerate',
+            'gguf>=0.10', 'textarena', 'moviepy>=2', 'gymnasium[classic-control]', 'nbclient', 'ipykernel'
         ],
     },
     entry_points={

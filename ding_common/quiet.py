@@ -89,8 +89,10 @@ def import_ding() -> None:
     """
     Import DI-engine without the notices that it, treevalue and the old gym print on import. They concern optional
     packages and the end of gym, on which a user of this plugin cannot act. Errors still show. If DI-engine is already
-    imported (the ``ding`` command imports it before any plugin), this does nothing.
+    imported (the ``ding`` command imports it before any plugin), this does nothing for them. ``bitsandbytes`` warns
+    that it lacks another package as soon as it is installed, since peft imports it.
     """
+    logging.getLogger('bitsandbytes').setLevel(logging.ERROR)
     if 'ding.entry' in sys.modules:
         return
     import gym_notices.notices  # gym prints notices[its version] to stderr when it is imported

@@ -13,6 +13,7 @@ from .autocast import Autocast
 from .export import replaced_weights, save_folder
 from .fast_linear import make_fast
 from .lora import add_adapters, check_base
+from .quantized import check_quantize, quantize_linear
 from .read.completions import States, read_shared, read_unshared
 from .read.decoding import SHARED, Decoding, start
 from .read.output_head import OutputHead
@@ -56,6 +57,8 @@ class CausalLM(nn.Module):
             together (docs/guides/gpu.md). A CPU computes as without it.
         - gguf_file (:obj:`Optional[str]`): A GGUF file of ``pretrained``. Its weights are converted to ``dtype``, \
             and saved as an ordinary folder.
+        - quantize (:obj:`Optional[str]`): With ``lora``, store the frozen weights of linear layers in ``4bit`` (NF4) \
+            or ``8bit`` (extra ``quantize``). They are widened at each call, which takes time.
     Raises:
         - ConfigError: If a value is invalid; the message names the key.
     """
@@ -74,6 +77,7 @@ class CausalLM(nn.Module):
             autocast_output: bool = False,
             cuda_graphs: bool = False,
             gguf_file: Optional[str] = None,
+            quantize: Optional[str] = None,
     ) -> None:
         super().__init__()
         _check_flags(
@@ -86,10 +90,13 @@ class CausalLM(nn.Module):
         arithmetic = Autocast(autocast, autocast_output)
         arithmetic.check()
         check_base(lora, save_merged, pretrained, gguf_file)
+        check_quantize(quantize, lora, save_merged)
         self._wrap(build_causal_lm(pretrained, config, dtype, attn_implementation, 'policy.model', gguf_file))
         if lora is not None:
             self._peft = (add_adapters(self.lm, lora), )  # a tuple hides it from nn.Module: ``lm`` has its modules
             self.eval()  # includes the adapters
+        if quantize is not None:
+            quantize_linear(self.lm, self.trunk, quantize)
         self._save_merged, self._cuda_graphs, self.autocast = save_merged, cuda_graphs, arithmetic
         if onednn or autocast is not None:
             make_fast(self.trunk, onednn)

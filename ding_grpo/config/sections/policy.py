@@ -70,6 +70,8 @@ def _check_shard(policy: Combination) -> None:
         raise policy.refusal('shard', 'needs policy.multi_gpu = True, since processes share the model.')
     if kind != 'causal_lm':
         raise policy.refusal('shard', f"needs policy.model.type = 'causal_lm', not {kind!r}.")
+    if policy['model'].get('quantize') is not None:
+        raise policy.refusal('shard', 'not available with policy.model.quantize. Remove one of them.')
     for key in _UNDIVIDED:
         if policy[key] != policy.default(key):
             raise _undivided(policy, key)

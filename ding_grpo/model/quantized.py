@@ -1,0 +1,105 @@
+"""
+Frozen weights of linear layers in 4 or 8 bits beside adapters (QLoRA, https://arxiv.org/abs/2305.14314), by
+``bitsandbytes``. A layer widens its weight at each call, in sampling and in learning alike, so that both compute with
+the same numbers.
+"""
+from typing import Any, Optional, Tuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ding_common import ConfigError
+from ding_grpo.rl_utils.log_probs.matrix_product import matrix_product
+
+# Number of weights that share a scale in float32. '4bit' is NF4, '8bit' the dynamic type of bitsandbytes.
+BLOCKS = {'4bit': 64, '8bit': 256}
+
+
+class QuantizedLinear(nn.Module):
+    """A linear layer whose weight has 4 or 8 bits."""
+
+    def __init__(self, layer: nn.Linear, kind: str) -> None:
+        from bitsandbytes import functional
+        super().__init__()
+        self.in_features, self.out_features, self.kind = layer.in_features, layer.out_features, kind
+        weight = layer.weight.detach().float().contiguous()
+        if kind == '4bit':
+            packed, state = functional.quantize_4bit(weight, blocksize=BLOCKS[kind], quant_type='nf4')
+        else:
+            packed, state = functional.quantize_blockwise(weight, blocksize=BLOCKS[kind])
+        for name, tensor in dict(packed=packed, scale=state.absmax, code=state.code).items():
+            self.register_buffer(name, tensor)
+        self.bias = layer.bias
+
+    def wide(self) -> Tensor:
+        """The weight in float32, also while a trial computes in float64 (``trial/float64.py``)."""
+        from bitsandbytes import functional
+        with _disable_current_modes():
+            state = functional.QuantState(
+                self.scale, (self.out_features, self.in_features), self.code, BLOCKS[self.kind], 'nf4', torch.float32
+            )
+            widen = functional.dequantize_4bit if self.kind == '4bit' else functional.dequantize_blockwise
+            return widen(self.packed, state)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kind = x.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        found = _Product.apply(x.to(dtype), self)
+        return found if self.bias is None else found + self.bias.to(dtype)
+
+
+class _Product(torch.autograd.Function):
+    """x W^T with the wide weight, which is not kept until the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: QuantizedLinear) -> Tensor:
+        ctx.layer = layer
+        weight = layer.wide().to(x.dtype)
+        if x.dtype is not torch.float32:
+            return F.linear(x, weight)
+        return matrix_product(x.flatten(0, -2), weight).unflatten(0, x.shape[:-1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tuple[Optional[Tensor], None]:
+        return grad @ ctx.layer.wide().to(grad.dtype), None
+
+
+def check_quantize(kind: Optional[str], lora: Any, save_merged: bool) -> None:
+    """Check the argument ``quantize`` of ``CausalLM``."""
+    if kind is None:
+        return
+    if kind not in BLOCKS:
+        raise ConfigError(f"policy.model.quantize = {kind!r}: must be one of {', '.join(map(repr, BLOCKS))}, or None.")
+    if lora is None:
+        raise ConfigError(
+            f'policy.model.quantize = {kind!r}: needs policy.model.lora, as such weights are not trained.'
+        )
+    if save_merged:
+        raise ConfigError(
+            f'policy.model.quantize = {kind!r}: save_merged = True would save the rounded weights. Set it to False, '
+            'and merge the saved adapters into their base model.'
+        )
+    try:
+        import bitsandbytes  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f"policy.model.quantize = {kind!r}: needs the extra: pip install '.[quantize]' in the clone"
+        ) from error
+
+
+def quantize_linear(model: nn.Module, trunk: nn.Module, kind: str) -> None:
+    """Replace the frozen linear layers inside the trunk of a model, in place."""
+    found = [
+        (parent, name, layer) for parent in trunk.modules() for name, layer in parent.named_children()
+        if isinstance(layer, nn.Linear) and not layer.weight.requires_grad
+    ]
+    if not found:
+        raise ConfigError(f'policy.model.quantize = {kind!r}: the model has no linear layer whose weight is frozen.')
+    for parent, name, layer in found:
+        setattr(parent, name, QuantizedLinear(layer, kind))
+    for p in model.parameters():  # one that is mapped from a file keeps the whole file in memory
+        p.data = p.data.clone()
