@@ -243,7 +243,8 @@ class Learning:
                         f'the checkpoint: {name} of weight {number} is {value.dtype} {tuple(value.shape)}, must be '
                         f'floating-point numbers with shape {shape}.'
                     )
-        settings = [{k: v for k, v in group.items() if k != 'params'} for group in self.optimizer.param_groups]
+        skipped = ('params', 'lr')  # the rate of an update is that of the schedule
+        settings = [{k: v for k, v in group.items() if k not in skipped} for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state['optimizer'])
         for group, setting in zip(self.optimizer.param_groups, settings):
             group.update(setting)  # those of this config, also where the checkpoint's were others
