@@ -33,7 +33,7 @@ from ding_grpo.sharing.config_file import Saved, read_config
 from ding_grpo.sharing.hub import push
 
 from .callbacks import Callbacks, OnNumbers
-from .defaults import NEVER, hold_out, of_gymnasium, of_texts
+from .defaults import NEVER, hold_out, of_gymnasium, of_texts, of_this_script
 from .ding_agent import TRAIN, DingAgent
 from .files import kept, split_model, task_of, write_config
 from .keywords import set_keywords
@@ -186,7 +186,7 @@ class GRPO(DingAgent):
             click.echo(f'train(): no update after the {before} before, as the run had reached its end')
         if parts.evaluator.best > parts.evaluator.last[0]:
             click.echo(f'best evaluation: {parts.evaluator.best:.4g}, not the last one; run.best loads its weights')
-        if command is not None:
+        if command is not None and self._module is None and not of_this_script(self.main_config.env):
             click.echo(f'{command}  # the same run again')
         return self
 

@@ -10,6 +10,8 @@ from gymnasium.spaces import Discrete
 from ding_common import ConfigError, describe
 from ding_common.config.config_file import shipped_config, shipped_configs
 
+from .sources import SCRIPT
+
 Configs = Tuple[EasyDict, EasyDict]
 NEVER = 1e9  # a return that no evaluation reaches
 FEW = 50  # held-out problems of which the uncertainty is told
@@ -110,11 +112,16 @@ def of_gymnasium(env_id: str, model: Dict[str, Any]) -> Tuple[Configs, str]:
     told = f'defaults for {env_id}: 6 groups of 4 episodes, learning_rate 0.0005, no config was tuned for it'
     create_config = EasyDict(env=dict(type='gymnasium_env'), policy=dict(type='grpo'))
     registers = _package_of(spec)
-    if registers == '__main__':
+    if registers == SCRIPT:
         told += f'\nconfig.py alone cannot repeat this run: register {env_id} in a file, and import it'
     elif registers not in (None, 'gymnasium'):
         create_config.env.import_names = ['ding_grpo', registers]
     return (main_config, create_config), told
+
+
+def of_this_script(env: EasyDict) -> bool:
+    """Whether the script that runs registers the environment of gymnasium, so that no other program knows it."""
+    return _package_of(gymnasium.registry.get(env.get('env_id'))) == SCRIPT
 
 
 def _package_of(spec: Any) -> Optional[str]:

@@ -7,10 +7,12 @@ import subprocess
 import sys
 import threading
 
+import gymnasium
 import pytest
 import torch
 from ding.entry import serial_pipeline_onpolicy
 from click.testing import CliRunner
+from gymnasium.envs.classic_control import CartPoleEnv
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ding_common import ConfigError, read_config_file
@@ -215,10 +217,17 @@ class TestGymnasium:
         run_python('-m', 'ding_grpo', '-m', 'serial_onpolicy', '-c', 'run/config.py', '--exp-name', 'again')
         assert metrics('again')[0]['reward_mean'] == metrics()[0]['reward_mean']
 
-    def test_a_module_as_its_model(self):
+    def test_one_that_the_script_registers_is_repeated_by_no_command(self, capsys):
+        kind = type('MyEnv', (CartPoleEnv, ), dict(__module__='__main__'))
+        gymnasium.register('OfScript-v0', kind, max_episode_steps=20)
+        GRPO(env='OfScript-v0', groups=1, group_size=2, n_evaluator_episode=1, exp_name='run').train(updates=1)
+        told = capsys.readouterr().out
+        assert 'config.py alone cannot repeat this run' in told and 'the same run again' not in told
+
+    def test_a_module_as_its_model(self, capsys):
         made = GRPO(env='CartPole-v1')
         GRPO(made.model, env='CartPole-v1', n_evaluator_episode=2, exp_name='run').train(updates=1)
-        assert len(metrics()) == 1
+        assert len(metrics()) == 1 and 'the same run again' not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

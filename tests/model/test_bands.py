@@ -4,7 +4,7 @@ import torch
 
 from ding_grpo.model import PromptBatch
 from ding_grpo.model.read.attention import Options
-from ding_grpo.model.read.bands import divide
+from ding_grpo.model.read.bands import Band, Packed, divide
 from ding_grpo.model.read.prompts import PromptTree
 from ding_grpo.model.read.row_tree import RowTree
 from ding_grpo.model.read.whole import Whole
@@ -20,6 +20,22 @@ def quadratic(count, n):
 
 def cost_of(bands, sizes, cost):
     return sum(cost(len(band), *map(max, zip(*(sizes[i] for i in band)))) for band in bands)
+
+
+@pytest.mark.parametrize(
+    'bands, order',
+    [
+        ([[(0, 2)], [(2, 3)]], [0, 1, 2, 3, 4]),
+        ([[(2, 3)], [(0, 2)]], [3, 4, 0, 1, 2]),
+        ([[(7, 1), (3, 2)], [(1, 1)]], [3, 1, 2, 0]),  # no band has the tokens 0, 2, 5 and 6
+    ]
+)
+def test_tokens_of_bands_return_to_the_order_of_the_row(bands, order):
+    made = [Band(segments, CPU) for segments in bands]
+    for first in (0, min(start for segments in bands for start, _ in segments)):
+        parts = [torch.stack([band.tokens, band.tokens + 100], 1) for band in made]
+        joined = Packed(made, first).join(parts)
+        assert torch.equal(joined, torch.cat(parts)[order]) and joined[:, 0].tolist() == sorted(joined[:, 0].tolist())
 
 
 class TestDivide:
