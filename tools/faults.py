@@ -353,7 +353,7 @@ FAULTS = [
         'a scorer that gives NaN', 'right = nan|= nan, must be a finite number',
         dict(
             env=dict(
-                task=dict(type='python', file='my_task.py'),
+                task=dict(type='file', path='my_task.py'),
                 tokenizer=dict(chars='0123456789+= '),
                 evaluator_env_num=1,
                 n_evaluator_episode=1

@@ -59,6 +59,8 @@ def task_class(cfg: Dict) -> type:
     if not Rule.modules().holds(modules):
         raise ConfigError(f'env.task.import_names = {modules!r}: must be {Rule.modules().allowed}.')
     import_module(modules)
+    if name == 'python' and name not in TASK_REGISTRY:
+        raise ConfigError("env.task.type = 'python' is 'file' now: dict(type='file', path='my_task.py').")
     if not Rule.registered(TASK_REGISTRY).holds(name):
         raise ConfigError(f'env.task.type = {name!r}: unknown task; {nearest(name, TASK_REGISTRY)}')
     return TASK_REGISTRY.get(name)

@@ -1,4 +1,3 @@
-"""Tasks whose problems come from a user: data files, Python files, lists."""
+"""Tasks whose problems come from a user: files, data sets, lists."""
 from .file import FileTask
 from .listed import ListTask
-from .python_file import PythonTask

@@ -2,7 +2,7 @@
 import math
 import re
 from decimal import Decimal
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 import click
 
@@ -23,16 +23,23 @@ class Columns:
     a path into nested columns, ``reward_model.ground_truth``.
     """
 
-    def __init__(self, where: str, first: Dict[str, Any], given: Dict[str, Optional[str]], needed: List[str]) -> None:
-        """``where`` begins messages; a row must have those that are ``given``, and those that are ``needed``."""
+    def __init__(
+            self, where: str, first: Dict[str, Any], given: Dict[str, Optional[str]], needed: List[str],
+            known: Sequence[str]
+    ) -> None:
+        """
+        ``where`` begins messages; a row must have those that are ``given``, and those that are ``needed``. Rows that
+        have a column of one of the ``known`` names use it as this.
+        """
         self._where, self._required = where, {*needed, *(name for name, column in given.items() if column is not None)}
         self.names = dict(given)
         for name, usual in USUAL.items():
             if self.names[name] is None:
                 self.names[name] = next((column for column in usual if has(first, column)), None)
-        found = [f'{name} {column!r}' for name, column in self.names.items() if column and column != given[name]]
+        found = [f'{name} {self.names[name]!r}' for name in USUAL if self.names[name] != given[name]]
         if found and parallel.rank() == 0:
             click.echo(f"{self._where}: columns: {', '.join(found)}")
+        self.names.update((name, self.names[name] or name) for name in known)
 
     def __getitem__(self, name: str) -> Optional[str]:
         return self.names[name]
@@ -53,7 +60,8 @@ class Columns:
         """Raise a ``ConfigError`` if a row lacks a column, or has in it what is no text."""
         where = f'{self._where}: {place}'
         for name, column in self.names.items():
-            if name not in self._required:
+            missing = name == 'answer' and column is not None and is_missing(value_of(row, column))
+            if name not in self._required and not missing:
                 continue
             if column is None or not has(row, column):
                 wanted = repr(column) if column else f"column for the {name} ({', '.join(USUAL[name])})"

@@ -23,6 +23,7 @@ from .columns import Columns, is_text, value_of
 from .facts import digest
 from .listed import ListTask
 from .packed import Packed
+from .python_file import is_python, read_python
 from .rows import read_rows, shown, stamp
 
 RIGHT = 'right'  # the part of ``check``
@@ -43,9 +44,9 @@ _READING = threading.Lock()
 @TASK_REGISTRY.register('file')
 class FileTask(ListTask):
     """
-    Problems from data with a column of prompts, and mostly one of answers. Reward part: ``right``, or those of the
-    functions in ``reward``. A process reads its data once for all environments, until they change, and forked processes
-    share its memory.
+    Problems from data with a column of prompts, and mostly one of answers, or from a Python file, which may score them
+    too. Reward part: ``right``, or those of the functions in ``reward``. A process reads its data once for all
+    environments, until they change, and forked processes share its memory.
     """
 
     def __init__(
@@ -70,7 +71,8 @@ class FileTask(ListTask):
         Arguments:
             - path (:obj:`Any`): ``.jsonl``, ``.json`` (a list), ``.csv`` or ``.parquet`` (extra ``parquet``); a list \
                 of such files, or a pattern, ``data/*.jsonl``; a list of dicts; with the extra ``datasets`` a \
-                ``Dataset``, a folder of ``save_to_disk``, or a data set of the hub, ``'openai/gsm8k:main[train]'``.
+                ``Dataset``, a folder of ``save_to_disk``, or a data set of the hub, ``'openai/gsm8k:main[train]'``. \
+                Or a Python file, see ``dizoo_llm/data/python_file.py``.
             - eval_path (:obj:`Any`): As ``path``, of evaluation problems; None holds out ``eval_size`` of ``path``.
             - eval_size (:obj:`int`): Maximum number of evaluation problems. 0 uses all of ``eval_path``; if that is \
                 None, evaluation uses the training problems.
@@ -102,6 +104,10 @@ class FileTask(ListTask):
             check_rows=(check_rows, Rule.integer(1).or_none()),
             seconds=(seconds, Rule.number(0, open_low=True).or_none()),
         )
+        own = read_python(path, reward is None) if is_python(path) else None
+        where = 'env.task.reward'
+        if own and reward is None:
+            reward, where = own.score, f'env.task.path = {path!r}'
         given = check if reward is None else reward
         checks = [entry for _, entry in entries_of(given) if isinstance(entry, str) and entry in CHECKS]
         if len(checks) > 1:
@@ -116,8 +122,11 @@ class FileTask(ListTask):
         self._items, self._held_out = found.items, found.held_out
         slow = self._check == 'math_verify'  # an answer may take seconds, during which others are scored
         known = {name: Reward(RIGHT, slow, self._right if slow else self._right_of) for name in CHECKS}
-        self._rewards = make_rewards(given, found.keys, 'env.task.reward', known)
+        self._rewards = make_rewards(given, found.keys, where, known)
         self.weights = {reward.name: 1.0 for reward in self._rewards}
+        if own:
+            self.weights, self.return_part = own.weights or self.weights, own.return_part
+            self.words, self.chars = own.words, own.chars
         if checks and len(self._rewards) > 1:
             entries = [entry for _, entry in entries_of(given)]
             self.return_part = self._rewards[entries.index(self._check)].name
@@ -140,15 +149,17 @@ class FileTask(ListTask):
         with _READING:
             return _once((*key, eval_size, seed), divided)
 
-    def _read(self, key: str, source: Any, keys: Keys) -> Packed:
+    def _read(self, key: str, source: Any, keys: Keys) -> Sequence[Problem]:
         """The problems of the data that the config key ``key`` names, and the columns of their rows."""
         where, columns = f'env.task.{key} = {shown(source)}', None
-        problems, places, answered = Packed(), [], 0
+        of_python = is_python(source)
+        problems, places, answered = [] if of_python else Packed(), [], 0  # rows of Python may be any object
         first: Dict[bytes, int] = {}  # text -> index of the first row with it
         repeated: List[Tuple[int, int]] = []  # rows with the text of an earlier one and another answer, and that one
         for place, own in read_rows(key, source):
             if columns is None:
-                columns = Columns(where, own, self._columns, ['prompt', 'answer'] if self._check else ['prompt'])
+                needed = ['prompt', 'answer'] if self._check else ['prompt']
+                columns = Columns(where, own, self._columns, needed, ('answer', 'kind', 'fact') if of_python else ())
             row = columns.answered(place, own)
             answered += row is not own
             problem = self._problem(f'{where}: {place}', place, row, columns)
@@ -168,7 +179,7 @@ class FileTask(ListTask):
         return problems
 
     def _check_references(
-            self, where: str, problems: Packed, places: List[str], repeated: List[Tuple[int, int]]
+            self, where: str, problems: Sequence[Problem], places: List[str], repeated: List[Tuple[int, int]]
     ) -> None:
         """Require that the check accepts the reference answers, and warn of rows that contradict earlier ones."""
         number = len(problems) if self._check_rows is None else min(self._check_rows, len(problems))
@@ -246,6 +257,8 @@ class FileTask(ListTask):
     def score_batch(self, problems: List[Problem], completions: List[str]) -> List[Union[Parts, Exception]]:
         found = {reward.name: _scores(reward, problems, completions) for reward in self._rewards}
         rows = [dict(zip(found, values)) for values in zip(*found.values())]
+        if len(found) == 1:  # one function may return several parts
+            rows = [next((x for x in row.values() if isinstance(x, dict)), row) for row in rows]
         return [next((x for x in row.values() if isinstance(x, BaseException)), row) for row in rows]
 
     @property

@@ -10,6 +10,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequ
 from ding_common import ConfigError, check_is_file, check_links, describe
 
 from .facts import digest
+from .python_file import is_python, rows_of
 
 READERS = ('.jsonl', '.json', '.csv', '.parquet')
 # owner/name of the hub, perhaps a config, and a split
@@ -20,8 +21,8 @@ _SPLIT = re.compile(r'(?P<folder>.+?)(?:\[(?P<split>[^\[\]]+)\])?')
 def read_rows(key: str, source: Any) -> Iterator[Tuple[str, Dict[str, Any]]]:
     """
     The location of each row, for messages, and its fields. ``key`` of ``env.task`` names the source: a file; a pattern
-    such as ``data/*.jsonl``; a folder of ``Dataset.save_to_disk``, with ``[split]`` behind that of several; a data set
-    of the hub, ``owner/name:config[split]``; a ``datasets.Dataset``; a list of files, or of rows.
+    such as ``data/*.jsonl``; a Python file; a folder of ``Dataset.save_to_disk``, with ``[split]`` behind that of
+    several; a data set of the hub, ``owner/name:config[split]``; a ``datasets.Dataset``; a list of files, or of rows.
     """
     where = f'env.task.{key} = {shown(source)}'
     try:
@@ -47,6 +48,8 @@ def _rows(key: str, source: Any, where: str) -> Iterator[Tuple[str, Any]]:
         yield from _of_files(key, sorted(glob.glob(source)), where)
     elif os.path.splitext(source)[1] in READERS:
         yield from _of_file(key, source)
+    elif is_python(source):
+        yield from _numbered(rows_of(source, f'env.task.{key}'))
     elif os.path.isdir(_SPLIT.fullmatch(source)['folder']):
         found = _SPLIT.fullmatch(source)
         check_links(found['folder'], f'env.task.{key}')
@@ -57,8 +60,8 @@ def _rows(key: str, source: Any, where: str) -> Iterator[Tuple[str, Any]]:
         yield from _numbered(_of_datasets(_of_hub(found), split))
     else:
         raise ConfigError(
-            f"{where}: must end in {', '.join(READERS)}, be a folder of datasets, or name a data set of the hub, such "
-            "as 'openai/gsm8k:main[train]'."
+            f"{where}: must end in {', '.join(READERS)} or .py, be a folder of datasets, or name a data set of the "
+            "hub, such as 'openai/gsm8k:main[train]'."
         )
 
 

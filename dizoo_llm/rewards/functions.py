@@ -2,7 +2,7 @@
 Reward functions as people have them. The names of a function's parameters tell whose form it has:
 
 - this project's: ``problem`` (a dict of all columns), ``completion`` (a text), and columns;
-- the same for a batch: ``problems``, ``completions``, and columns, all lists;
+- the same for a batch: ``problems``, ``completions``, and columns, all lists, or any names in ``score_batch``;
 - TRL's: ``prompts``, ``completions``, and columns, all lists, where a completion of a chat is messages; also ``async``;
 - verl's: ``solution_str``, ``data_source``, ``ground_truth``, ``extra_info``; the result may be a dict with ``score``.
 """
@@ -75,11 +75,11 @@ def _reward(name: Optional[str], entry: Any, keys: Keys, where: str, known: Dict
     own = getattr(function, '__name__', type(function).__name__).replace('<lambda>', 'reward')
     told = f'{where}: {own}'
     parameters = _parameters(function)
+    batch = 'problems' in parameters or own == 'score_batch'
     if 'solution_str' in parameters:
         return Reward(name or own, False, _of_verl(function))
-    if {'prompts', 'completions'} & set(parameters) and 'problems' not in parameters:
+    if {'prompts', 'completions'} & set(parameters) and not batch:
         return Reward(name or own, True, _of_trl(function, keys, told))
-    batch = 'problems' in parameters
     bound = by_name(function, keys, batch, told)
     if batch:
         return Reward(name or own, True, lambda problems, completions: bound([_row(p) for p in problems], completions))
@@ -99,15 +99,15 @@ def _function(entry: Any, where: str, names: List[str]) -> Callable:
     file, _, name = entry.rpartition(':')
     if not file.endswith('.py'):
         return import_name(entry, where)
-    of_file = _names_of(file, where)
+    of_file = names_of(file, where)
     if not callable(of_file.get(name)):
         there = [each for each, value in of_file.items() if inspect.isfunction(value)]
         raise ConfigError(f'{where} = {entry!r}: the file has no function {name!r}; {nearest(name, there)}')
     return of_file[name]
 
 
-def _names_of(file: str, where: str) -> Dict[str, Any]:
-    """A file runs once in a process: all its environments share what it loads."""
+def names_of(file: str, where: str) -> Dict[str, Any]:
+    """The names of a Python file, which runs once in a process: all its environments share what it loads."""
     key = os.path.realpath(file), os.stat(file).st_mtime_ns if os.path.exists(file) else 0
     if key not in _FILES:
         _FILES[key] = run_file(file, where)

@@ -1,6 +1,6 @@
 """The shipped tasks."""
 from dizoo_llm.base import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Task, Turn, create_task
-from dizoo_llm.data import FileTask, ListTask, PythonTask
+from dizoo_llm.data import FileTask, ListTask
 
 from .arithmetic import ArithmeticTask
 from .guess import GuessTask

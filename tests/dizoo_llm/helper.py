@@ -50,7 +50,7 @@ def python_task(folder, content, **options):
     """The task of a Python file ``t.py``."""
     path = folder / 't.py'
     path.write_bytes(content if isinstance(content, bytes) else content.encode('utf-8'))
-    return create_task(dict(type='python', file=str(path), **options))
+    return create_task(dict(type='file', path=str(path), **options))
 
 
 def problems(task):

@@ -71,4 +71,4 @@ class TestPlay:
     )
     def test_completions_that_cannot_be_scored_are_no_zeros(self, play, tmp_path, score, told):
         python_task(tmp_path, TASK.format(score))
-        assert f"mean of 'right': {told}\n" in play([], task=dict(type='python', file='t.py'))[1].output
+        assert f"mean of 'right': {told}\n" in play([], task=dict(type='file', path='t.py'))[1].output

@@ -26,7 +26,7 @@ THREE = dict(min_trials=3, max_trials=3)
 SCORED = dict(SPELL, weights=dict(score=0.0, right=2.0))
 # Options that can be used, and changes to them that cannot.
 BASES = dict(
-    python=dict(file='gone.py'),
+    file=dict(path='gone.py'),
     arithmetic=dict(operations='+-', low=1, high=9, examples=2, eval_size=20),
     gym_text=dict(id='FrozenLake-v1', env_kwargs=dict(desc=['SSSS', 'SHSH', 'SSSH', 'HSSG'])),
     textarena=dict(id='GuessTheNumber-v0'),
@@ -43,11 +43,9 @@ TASKS = [
     ('guess', dict(examples=2), 'env.task.examples = 2: .* a list'),
     ('products', dict(eval_size=0), 'env.task.eval_size = 0: must be from 1 to 4623'),
     ('products', dict(eval_size=4624), 'env.task.eval_size = 4624: must be from 1 to 4623'),
-    ('python', dict(), "env.task.file = 'gone.py': there is no such file"),
-    *(
-        ('python', dict(seconds=value), 'env.task.seconds = .*: must be a number')
-        for value in (0, -1, float('nan'), 'x')
-    ),
+    ('file', dict(), "env.task.path = 'gone.py': there is no such file"),
+    ('python', dict(file='gone.py'), "env.task.type = 'python' is 'file' now: dict"),
+    *(('file', dict(seconds=value), 'env.task.seconds = .*: must be a number') for value in (0, -1, float('nan'), 'x')),
     ('arithmetic', dict(negative=1.5), 'negative = 1.5: must be True or False'),
     ('arithmetic', dict(near=-1), 'near = -1: must be a number in'),
     ('arithmetic', dict(train_high=8), 'train_high = 8: must be an integer of at least 9'),

@@ -31,7 +31,7 @@ def config(tmp_path, monkeypatch):
     (tmp_path / 'sums.py').write_text(TASK)
     return EasyDict(
         exp_name='run',
-        env=dict(task=dict(type='python', file='sums.py'), max_new_tokens=3),
+        env=dict(task=dict(type='file', path='sums.py'), max_new_tokens=3),
         model=dict(config=dict(SIZES)),
         train=dict(examples=25, batch_size=25, max_steps=120, learning_rate=5e-3, eval_freq=60, eval_problems=25),
     )

@@ -47,13 +47,13 @@ def go_on(folder):
 
 
 importing = config("['ding_grpo']", "['ding_grpo', 'evil']")
-python_task = config("'type': 'think_answer'", "'type': 'python', 'file': 'evil.py'")
+python_task = config("'type': 'think_answer'", "'type': 'file', 'path': 'evil.py'")
 calling, deep = whole_config('__import__("evil")'), whole_config(DEEP)
 PLAIN, OUTSIDE = 'contains more than plain values', 'outside the folder'
 RUNS = [
     Case('a report about a config that imports', importing, see, ''),
     Case('a replay of it', importing, repeat, "env.import_names = 'evil'"),
-    Case('a replay of a task in a Python file', python_task, repeat, "env.task.file = 'evil.py'"),
+    Case('a replay of a task in a Python file', python_task, repeat, "env.task.path = 'evil.py'"),
     Case('a report about a config that calls', calling, see, ''),
     Case('a replay of it', calling, repeat, PLAIN),
     Case('a report about a deep config', deep, see, ''),

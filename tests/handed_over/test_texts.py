@@ -119,7 +119,7 @@ def test_what_a_file_of_the_user_evaluates_for_ever():
         't.py', b'from fractions import Fraction\ndef problems():\n    return [dict(prompt="a", answer="b")]\n'
         b'def score(answer, completion):\n    return float(Fraction(completion) == 1)\n'
     )
-    task = create_task(dict(type='python', file='t.py', seconds=1))
+    task = create_task(dict(type='file', path='t.py', seconds=1))
     with pytest.raises(TaskError, match='it took longer than 1 s') as caught:
         task.checked_score(task.problem(0), '1e99999999')
     assert one_line(caught.value.message)

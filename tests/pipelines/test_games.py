@@ -94,7 +94,7 @@ def score(problem, completion):
 def test_a_tool_is_called_in_any_manager(tmp_path):
     """A call is one word of the vocabulary, so that a random policy writes some."""
     (tmp_path / 'product.py').write_text(PRODUCT)
-    task = dict(type='python', file=str(tmp_path / 'product.py'))
+    task = dict(type='file', path=str(tmp_path / 'product.py'))
     words = ['product', '12', '7', CALL % '3*4', CALL % '3+4']
     env = dict(
         task=dict(type='tools', task=task, functions=['dizoo_llm.tasks.calculator:calc']),

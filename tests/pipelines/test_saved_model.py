@@ -41,7 +41,7 @@ print(json.dumps(right / len(problems)))
 def test_a_fresh_process_finds_the_evaluated_accuracy(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'sums.py').write_text(TASK)
-    task = dict(type='python', file='sums.py')
+    task = dict(type='file', path='sums.py')
     shape = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
     warm = EasyDict(
         exp_name='warm',

@@ -113,7 +113,7 @@ class TestRun:
         (tmp_path / 'lines.py').write_text(
             "def problems(): return [dict(prompt='1\\n2', answer='a\\nb')]\ndef score(problem, text): return 1.0"
         )
-        task = dict(type='python', file=str(tmp_path / 'lines.py'))
+        task = dict(type='file', path=str(tmp_path / 'lines.py'))
         (tmp_path / 'c.py').write_text(f'main_config = dict(env=dict(task={task}, max_new_tokens=2))')
         table = shown('--config', str(tmp_path / 'c.py'))
         assert r'1\n2' in table and r'a\nb' in table and len(table.splitlines()) == 4

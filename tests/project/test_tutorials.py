@@ -52,7 +52,7 @@ def test_own_task(tmp_path, page, module, config, updates, completions, learned)
 def test_python_file_as_a_task(tmp_path):
     text = python_of('docs/tutorials/own_task.md', 'def problems')[0]
     (tmp_path / 'my_task.py').write_text(text)
-    task = create_task(dict(type='python', file=str(tmp_path / 'my_task.py'), eval_size=10))
+    task = create_task(dict(type='file', path=str(tmp_path / 'my_task.py'), eval_size=10))
     problem = task.problem(0)
     assert len(text.splitlines()) <= 20 and len(task) == 90
     assert task.checked_score(problem, f' {problem.answer}') == dict(right=1, short=1)

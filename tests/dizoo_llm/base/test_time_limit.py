@@ -46,7 +46,7 @@ class TestTasks:
             task.checked_score(task.problem(0), 'slow')
         assert task.checked_score(task.problem(0), 'fast') == dict(score=1.0)
         # each part of a mixture has its own, also a longer one than that of the mixture would be
-        part = dict(type='python', file=str(tmp_path / 't.py'))
+        part = dict(type='file', path=str(tmp_path / 't.py'))
         parts = [dict(part, seconds=None), dict(part, seconds=90.0)]
         assert create_task(dict(type='mixture', parts=parts)).seconds is None
 

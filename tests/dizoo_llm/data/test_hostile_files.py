@@ -60,19 +60,19 @@ DATA = dict(
     parquet=[(GOOD, 'is not a valid parquet file'), ('', 'is not a valid parquet file')],
     py=[
         ('def problems(:\n', 'SyntaxError: .*line 1'),
-        ('\n1 / 0\n', r"env.task.file = '.*t.py': ZeroDivisionError: division by zero \(t.py:2\)"),
+        ('\n1 / 0\n', r"env.task.path = '.*t.py': ZeroDivisionError: division by zero \(t.py:2\)"),
         ('import sys\nsys.exit(0)\n', 'SystemExit: 0'),
         ('raise ValueError("x" * 10 ** 6)', 'ValueError: xxx'),
         (b'\xff\xfe', 'SyntaxError'),
-        ('', 'must define a function problems'),
+        ('', 'must define a function score or score_batch, or set env.task.reward'),
+        (SCORE, 'must define a function problems'),
         (PROBLEMS, 'must define a function score or score_batch'),
         (f'score_batch = 3\n{PROBLEMS}', 'must define a function score or score_batch'),
         (f'def problems():\n    return 1 / 0{SCORE}', r'problems\(\) raised ZeroDivisionError: .*\(t.py:2\)'),
         (f'def problems():\n    return None{SCORE}', r'problems\(\) raised TypeError'),
         (f'def problems():\n    return []{SCORE}', 'no problem for training'),
         ('def problems():\n    return []\ndef score(completion, answer):\n    return 1\n', 'no problem for training'),
-        (f'def problems():\n    return [1]{SCORE}', 'problem 0 is 1, must be a dict'),
-        (f'def problems():\n    return [dict(prompt=3)]{SCORE}', 'problem 0 has the prompt 3'),
+        (f'def problems():\n    return [1]{SCORE}', 'row 1 is not an object with named fields: 1'),
         (
             f'def problems():\n    return [{PARTED.replace("question", "prompt")}]{SCORE}',
             'message 0 is a list of parts'
@@ -80,7 +80,7 @@ DATA = dict(
         (f'weights = 3\n{PROBLEMS}{SCORE}', 'weights = 3, must be a dict'),
         (f'weights = dict(a="b")\n{PROBLEMS}{SCORE}', 'must be a dict of names'),
         *((f'return_part = {name}\n{PROBLEMS}{SCORE}', PART) for name in ("'c'", '3', "['score']")),
-        *((MISSING.format(value), 'problem 1 has the answer .*(nan|NaT).*Leave out the problem') for value in NANS),
+        *((MISSING.format(value), 'row 2 has .*(nan|NaT).* in .answer.') for value in NANS),
     ],
 )
 
@@ -100,7 +100,7 @@ class TestTaskFile:
         assert len(caught.value.message) < 1000 and '\n' not in caught.value.message
 
     def test_words_that_are_no_list(self, tmp_path):
-        with pytest.raises(ConfigError, match='env.task: PythonTask.words = {.*}: must be a list of words'):
+        with pytest.raises(ConfigError, match='env.task: FileTask.words = {.*}: must be a list of words'):
             TokenEnv(python_task(tmp_path, f"words = {{'a', 'log'}}\n{PROBLEMS}{SCORE}"))
 
     @pytest.mark.parametrize(

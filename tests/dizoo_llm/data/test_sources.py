@@ -91,7 +91,10 @@ class TestSources:
 
     @pytest.mark.parametrize(
         'source, message', [
-            ('rows', "env.task.path = 'rows': must end in .jsonl, .json, .csv, .parquet, be a folder of datasets, or "),
+            (
+                'rows',
+                "env.task.path = 'rows': must end in .jsonl, .json, .csv, .parquet or .py, be a folder of datasets, or "
+            ),
             (3, 'env.task.path = 3: must be a list of dicts, a path, or a datasets.Dataset'),
             (['a.jsonl', 'b.txt'], 'b.txt must end in .jsonl, '),
             ([1, 2], r'env.task.path = \[1, 2\]: row 1 is not an object with named fields: 1'),

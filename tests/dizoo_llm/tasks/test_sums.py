@@ -169,8 +169,8 @@ class TestMixture:
     def test_a_scorer_that_breaks_its_promise_is_told_of(self, tmp_path):
         scorer = 'weights = dict(right=1.0)\ndef score(problem, completion):\n    return dict(rihgt=1.0)\n'
         python_task(tmp_path, PROBLEMS + scorer)
-        task = mixture(*[dict(type='python', file=str(tmp_path / 't.py'))] * 2)
-        with pytest.raises(TaskError, match="PythonTask scored {'rihgt': 1.0}, must score exactly"):
+        task = mixture(*[dict(type='file', path=str(tmp_path / 't.py'))] * 2)
+        with pytest.raises(TaskError, match="FileTask scored {'rihgt': 1.0}, must score exactly"):
             task.checked_score(task.problem(0), '1')
 
     def test_it_offers_the_tools_of_its_parts(self):

@@ -241,7 +241,7 @@ class TestAnswersInPrompts:
                 lambda: encode_prompt(tokenizer, [ASKED, dict(ANSWERED, role='model')]),
                 lambda: encode_dialogue(tokenizer, both, '2'),
                 lambda: environment(chatml, both),
-                lambda: python_task(tmp_path, f'def problems():\n    return [dict(prompt={both!r})]\n{score}'),
+                lambda: python_task(tmp_path, f'def problems():\n    return [dict(prompt={both!r}, answer=2)]{score}'),
                 lambda: read_pairs(pairs, 1),
                 lambda: file_task(tmp_path / 'a.jsonl', [dict(messages=both, answer='2')], prompt='messages'),
         ):
