@@ -29,7 +29,7 @@ class Columns:
     ) -> None:
         """
         ``where`` begins messages; a row must have those that are ``given``, and those that are ``needed``. Rows that
-        have a column of one of the ``known`` names use it as this.
+        have a column of one of the ``known`` names use it as this, and no line tells so.
         """
         self._where, self._required = where, {*needed, *(name for name, column in given.items() if column is not None)}
         self.names = dict(given)
@@ -37,7 +37,7 @@ class Columns:
             if self.names[name] is None:
                 self.names[name] = next((column for column in usual if has(first, column)), None)
         found = [f'{name} {self.names[name]!r}' for name in USUAL if self.names[name] != given[name]]
-        if found and parallel.rank() == 0:
+        if found and not known and parallel.rank() == 0:
             click.echo(f"{self._where}: columns: {', '.join(found)}")
         self.names.update((name, self.names[name] or name) for name in known)
 
