@@ -63,11 +63,26 @@ def on_device(device):
         yield
 
 
+@pytest.fixture
+def gpu():
+    """A GPU without a GPU."""
+    from tests.simulated_gpu import SimulatedGPU
+    with SimulatedGPU() as gpu:
+        yield gpu
+
+
+@pytest.fixture(autouse=True)
+def _simulated_gpu(request):
+    if os.environ.get('TEST_DEVICE') == 'simulated' and request.node.get_closest_marker('cudatest') is not None:
+        request.getfixturevalue('gpu')
+
+
 def pytest_collection_modifyitems(config, items):
-    """Without a GPU, tests that need one are only listed; those of tests/gpu can try themselves on a CPU."""
-    if torch.cuda.is_available() or config.option.collectonly:
+    """Without a GPU, tests that need one are only listed, but with TEST_DEVICE=simulated, or, of tests/gpu, cpu."""
+    device = os.environ.get('TEST_DEVICE')
+    if torch.cuda.is_available() or config.option.collectonly or device == 'simulated':
         return
-    tried = [item for item in items if os.environ.get('TEST_DEVICE') == 'cpu' and '/gpu/' in str(item.path)]
+    tried = [item for item in items if device == 'cpu' and '/gpu/' in str(item.path)]
     needing = [item for item in items if item.get_closest_marker('cudatest') and item not in tried]
     items[:] = [item for item in items if item not in needing]
     config.hook.pytest_deselected(items=needing)

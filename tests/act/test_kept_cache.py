@@ -35,6 +35,7 @@ def talk(setting, groups=6, model=LLAMA, kept=True, graphs=False):
     their whole conversation again."""
     options, sampling = SETTINGS[setting]
     env, lm = TokenEnv(Chatter(), **options), language_model(model, cuda_graphs=graphs)
+    lm = lm.to('cuda') if graphs else lm
     policy = token_policy(dict(group_size=8), sampling, model=lm, env=env)
     read = tokens_read(lm)
     if not kept:

@@ -1,6 +1,7 @@
 """
 Runs the tests that need a GPU: `python -m tests.gpu`. Without one it says so, lists them, and ends with exit code 1.
-`--device cpu` tries those of this folder on a CPU, `--small` without the runs until something is learned.
+`--device simulated` runs them on a simulated GPU (tests/simulated_gpu), `--device cpu` those of this folder on a CPU;
+`--small` leaves out the runs until something is learned.
 """
 import argparse
 import os
@@ -15,13 +16,14 @@ PYTEST = [sys.executable, '-m', 'pytest', '-m', 'cudatest', '-v', '--durations=5
 def main() -> int:
     """The exit code."""
     arguments = argparse.ArgumentParser(prog='python -m tests.gpu', description=__doc__)
-    arguments.add_argument('--device', choices=('cuda', 'cpu'), default='cuda')
+    arguments.add_argument('--device', choices=('cuda', 'cpu', 'simulated'), default='cuda')
     arguments.add_argument('--small', action='store_true')
     given = arguments.parse_args()
     command = [*PYTEST, *(['-k', 'not is_learned'] if given.small else [])]
-    if given.device == 'cpu':
-        os.environ['TEST_DEVICE'] = 'cpu'  # read by tests/gpu/test_on_gpu.py
-        return subprocess.run([*command, os.path.dirname(__file__)]).returncode
+    if given.device != 'cuda':
+        os.environ['TEST_DEVICE'] = given.device  # read by tests/conftest.py and tests/gpu/test_on_gpu.py
+        of_cpu = [os.path.dirname(__file__)] if given.device == 'cpu' else []
+        return subprocess.run([*command, *of_cpu]).returncode
     if torch.cuda.is_available():
         print(f'{torch.cuda.get_device_name()}, torch {torch.__version__}', flush=True)
         return subprocess.run(command).returncode

@@ -1,4 +1,6 @@
-"""Steps of decoding whose operations are recorded, with a recorder for CPUs in place of a GPU's."""
+"""Steps of decoding whose operations are recorded, on a simulated GPU."""
+import itertools
+
 import pytest
 import torch
 
@@ -9,46 +11,44 @@ from ding_grpo.model.read import step_graph
 from ding_grpo.model.read.step_graph import StepGraph
 from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rollout import Sampling, generate
-from tests import gpu_graph
-from tests.model.helper import CPU, GPT2, ShortBeginnings, make, uniform
+from tests.model.helper import GPT2, ShortBeginnings, make, uniform
 from tests.model.test_packed_row import rows
 from tests.policies import make_policy
 from tests.act.test_kept_cache import LLAMA, WINDOW, play
 
 pytestmark = pytest.mark.unittest
 
-
-@pytest.fixture
-def called(monkeypatch):
-    """An entry for each record and each replay."""
-    return gpu_graph.use(monkeypatch)
+CUDA = torch.device('cuda')
+ALL = itertools.product(['uneven', 'even', 'beginnings'], ['llama', 'gemma2', 'gpt2', 'mistral'])
+FEW = [('uneven', 'gpt2'), ('even', 'mistral'), ('beginnings', 'llama')]
+CASES = [pytest.param(*case, marks=[] if case in FEW else pytest.mark.algotest) for case in ALL]
 
 
 class TestStepGraph:
 
-    def test_calls(self, called):
+    def test_calls(self, gpu):
         """The function runs once, is recorded once, and then what was recorded runs, on each call's token."""
-        graph, total, calls = StepGraph(), torch.zeros(2), []
+        graph, total, calls = StepGraph(), torch.zeros(2, device=CUDA), []
 
         def step(token):
             calls.append(token)
             return token + total
 
         def call(*token):
-            return graph(step, torch.tensor(token)).tolist()
+            return graph(step, torch.tensor(token, device=CUDA)).tolist()
 
         assert call(1., 2.) == [1, 2]
         total += 10
-        found = graph(step, torch.tensor([3., 4.]))
+        found = graph(step, torch.tensor([3., 4.], device=CUDA))
         assert found.tolist() == [13, 14] and call(5., 6.) == [15, 16] and len(calls) == 2
         assert found.tolist() == [13, 14]  # what a call returned stays
-        total = torch.full((2, ), 20.)
+        total = torch.full((2, ), 20., device=CUDA)
         assert call(5., 6.) == [15, 16]
         graph.reset()
         assert call(5., 6.) == [25, 26] and len(calls) == 3
 
-    def test_what_cannot_be_recorded(self, called):
-        graph, token = StepGraph(), torch.tensor([1, 0])
+    def test_what_cannot_be_recorded(self, gpu):
+        graph, token = StepGraph(), torch.tensor([1, 0], device=CUDA)
         with pytest.raises(ConfigError, match='policy.model.cuda_graphs = True: the GPU cannot record .*capturing'):
             for _ in range(2):
                 graph(lambda token: token[token > 0], token)
@@ -84,19 +84,18 @@ class TestStepGraph:
 
 class TestSampling:
 
-    @pytest.mark.parametrize('case', ['uneven', 'even', 'beginnings'])
-    @pytest.mark.parametrize('name', ['llama', 'gemma2', 'gpt2', 'mistral'])
-    def test_tokens_are_those_without_graphs(self, name, case, called):
+    @pytest.mark.parametrize('case, name', CASES)
+    def test_tokens_are_those_without_graphs(self, name, case, gpu):
         """40 tokens a row: the room for keys doubles twice, rows end and leave, windows close."""
-        batch = PromptBatch.of(rows(case)[0], CPU)
+        batch = PromptBatch.of(rows(case)[0], CUDA)
         found, wanted = (
             generate(
-                ShortBeginnings(make(name, cuda_graphs=graphs)), batch, 40, range(2), Sampling(1.5),
-                uniform(len(batch.row), 40)
+                ShortBeginnings(make(name, cuda_graphs=graphs).to(CUDA)), batch, 40, range(2), Sampling(1.5),
+                uniform(len(batch.row), 40).to(CUDA)
             ) for graphs in (True, False)
         )
         assert torch.equal(found.action, wanted.action) and torch.allclose(found.logp, wanted.logp, atol=1e-4)
-        assert 'record' in called and called.count('replay') >= 10
+        assert gpu.counts.launches['graph'] >= 10
 
     @pytest.mark.parametrize(
         'options', [
@@ -106,25 +105,25 @@ class TestSampling:
         ],
         ids=str
     )
-    def test_arithmetic(self, options, called):
-        model, batch = make('llama', cuda_graphs=True, **options), PromptBatch.of(rows('even')[0], CPU)
-        rollout = generate(model, batch, 20, (), Sampling(), uniform(len(batch.row), 20))
+    def test_arithmetic(self, options, gpu):
+        model, batch = make('llama', cuda_graphs=True, **options).to(CUDA), PromptBatch.of(rows('even')[0], CUDA)
+        rollout = generate(model, batch, 20, (), Sampling(), uniform(len(batch.row), 20).to(CUDA))
         with torch.no_grad():
             hidden = model.completion_hidden(batch, rollout.action, rollout.length)
         learned = linear_log_prob(hidden, index=rollout.action, **model.output_head()._asdict())
-        assert (learned - rollout.logp).abs().max() < 0.1 and called.count('replay') >= 15
+        assert (learned - rollout.logp).abs().max() < 0.1 and gpu.counts.launches['graph'] >= 15
 
     @pytest.mark.parametrize('model', [LLAMA, WINDOW], ids=['llama', 'window'])
-    def test_turns_that_continue_a_kept_cache(self, model, called):
+    def test_turns_that_continue_a_kept_cache(self, model, gpu):
         wanted, found = (play('plain', groups=3, model=model, **graphs) for graphs in (dict(), dict(graphs=True)))
-        assert 'replay' in called
+        assert gpu.counts.launches['graph'] > 0
         for one, other in zip(found, wanted):
             assert torch.equal(one['action'], other['action'])
             assert (one['logp_old'] - other['logp_old']).abs().max() <= 2e-6
 
-    def test_counts_of_the_caller_stay(self, called):
-        batch, count = PromptBatch.of(rows('even')[0], CPU), torch.ones(6).long()
-        decoding = make('llama', cuda_graphs=True).start(batch)
+    def test_counts_of_the_caller_stay(self, gpu):
+        batch, count = PromptBatch.of(rows('even')[0], CUDA), torch.ones(6, device=CUDA).long()
+        decoding = make('llama', cuda_graphs=True).to(CUDA).start(batch)
         with torch.no_grad():
             decoding.step(count)
             decoding.set_read(count)
@@ -134,14 +133,14 @@ class TestSampling:
 
 class TestRefusals:
 
-    def test_an_architecture_that_waits_for_the_gpu(self, called):
+    def test_an_architecture_that_waits_for_the_gpu(self, gpu):
         """Tokens are sorted by their expert, and the number of each expert's tokens is not known before."""
         experts = dict(vocab_size=40, num_local_experts=4, num_experts_per_tok=2, num_key_value_heads=2)
-        model = CausalLM(config=dict(LLAMA, model_type='mixtral', **experts), cuda_graphs=True)
+        model = CausalLM(config=dict(LLAMA, model_type='mixtral', **experts), cuda_graphs=True).to(CUDA)
         model.lm.set_experts_implementation('eager')
-        batch = PromptBatch.of(rows('even')[0], CPU)
+        batch = PromptBatch.of(rows('even')[0], CUDA)
         with pytest.raises(ConfigError, match='policy.model.cuda_graphs = True: the GPU cannot record'):
-            generate(model, batch, 20, (), Sampling(), uniform(len(batch.row), 20))
+            generate(model, batch, 20, (), Sampling(), uniform(len(batch.row), 20).to(CUDA))
 
     @pytest.mark.parametrize('switch, given', [('cuda_graphs', {}), ('autocast_output', dict(autocast='bfloat16'))])
     def test_a_model_that_cannot_share_prompts_and_a_critic(self, think_answer, switch, given):

@@ -10,7 +10,6 @@ from ding_grpo.model.read import whole
 from ding_grpo.model.trial.float64 import in_float64
 from ding_grpo.rl_utils import naive_method
 from ding_grpo.rollout import Sampling, generate
-from tests import gpu_kernel
 from tests.cases import long
 from tests.model.helper import CPU, GPT2, PLAIN, WIDE, alone, gradient, of, set_way, uniform
 from tests.model.helper import make as made
@@ -102,6 +101,9 @@ def way_of(name):
 
 def make(name, scale=4, **options):
     return made(name, CONFIGS[name], scale, **options)
+
+
+KERNELS = [f'_scaled_dot_product_efficient_attention{end}' for end in ('', '_backward')]
 
 
 def prompts():
@@ -210,14 +212,13 @@ class TestChoice:
         assert model.way == 'shared'
 
 
-@pytest.mark.parametrize('attention', ['cpu', 'gpu'])
+@pytest.mark.parametrize('device', ['cpu', 'cuda'])
 @pytest.mark.parametrize('name', SHARED)
-def test_attention_gives_what_transformers_gives(name, attention, monkeypatch):
-    model = make(name)
-    called = gpu_kernel.use(monkeypatch) if attention == 'gpu' else []
-    rows = prompts()
-    batch = PromptBatch.of(rows, CPU)
-    found = generate(model, batch, 9, range(3), Sampling(), uniform(6, 9))
+def test_attention_gives_what_transformers_gives(name, device, gpu):
+    model, rows = make(name).to(device), [row.to(device) for row in prompts()]
+    batch = PromptBatch.of(rows, torch.device(device))
+    gpu.counts.reset()
+    found = generate(model, batch, 9, range(3), Sampling(), uniform(6, 9).to(device))
     action, counted = found.action.clamp(min=0), found.action >= 0
     wanted = alone(model, rows, action)
     expected = gradient(model, wanted[counted])
@@ -227,21 +228,20 @@ def test_attention_gives_what_transformers_gives(name, attention, monkeypatch):
     assert torch.allclose(logp[counted], wanted[counted], atol=2e-5)
     assert torch.allclose(got, expected, atol=5e-6 * expected.abs().max().item())
     # the size of deepseek's values differs from that of its queries, so that it needs plain attention
-    kernels = {gpu_kernel.attention, gpu_kernel.attention_backward} if 'deepseek' not in name else set()
-    assert set(called) == (kernels if attention == 'gpu' else set())
+    fast = device == 'cuda' and 'deepseek' not in name
+    assert [gpu.counts.launches[name] > 0 for name in KERNELS] == [fast] * 2
 
 
-def test_attention_on_a_gpu_in_bfloat16(monkeypatch):
+def test_attention_on_a_gpu_in_bfloat16(gpu):
     """Layers and attention compute in bfloat16, forward and backward."""
     config, rows, found = dict(WIDE, model_type='llama'), prompts(), []
     action = torch.randint(3, 40, (len(rows), 9))
     for autocast in (None, 'bfloat16'):
-        model = of(config, autocast=autocast)
+        model = of(config, autocast=autocast).to('cuda')
         assert model.shares_prompts
-        if autocast is not None:
-            called = gpu_kernel.use(monkeypatch)
-        hidden = model.completion_hidden(PromptBatch.of(rows, CPU), action)
+        gpu.counts.reset()
+        hidden = model.completion_hidden(PromptBatch.of(rows, torch.device('cuda')), action.to('cuda'))
         gradients = torch.autograd.grad(hidden.square().sum(), list(model.trunk.parameters()))
         found.append(torch.cat([x.flatten() for x in (hidden, *gradients)]).detach())
-    assert {gpu_kernel.attention, gpu_kernel.attention_backward} == set(called)
+        assert all(gpu.counts.launches[name] > 0 for name in KERNELS)
     assert 0 < (found[1] - found[0]).norm() < 0.03 * found[0].norm()

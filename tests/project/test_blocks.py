@@ -46,6 +46,7 @@ LEFT = {
     r'git clone .*|python llama.cpp/.*': 'needs llama.cpp',
     r'torchrun .*': 'tests/pipelines/test_processes.py starts it',
     r'python -m ding_grpo.compare\b.*': 'takes minutes to hours; tests/compare/test_runs.py runs small ones',
+    r'python tools/gpu_counts.py --write': 'writes a page; tests/simulated_gpu/test_budgets.py counts',
     r'python -m ding_grpo.gradient_bench\b.*': 'takes minutes; tests/gradient_bench/ runs small ones',
     r'.*\bruns/corridor.*': 'tests/bonus/test_agent.py repeats a run of an environment of its own',
     r'.*\blunarlander_.*': 'needs the extra box2d',

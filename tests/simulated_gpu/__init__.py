@@ -1,0 +1,2 @@
+"""A GPU without a GPU, that counts what it does."""
+from .device import SimulatedGPU

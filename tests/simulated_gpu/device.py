@@ -1,0 +1,251 @@
+"""
+A GPU without a GPU. Its tensors lie in the memory of the CPU, and a mark of their storage says that they are the GPU's:
+views share it, and a parameter gets it with its data. Operations run on the CPU, and the device counts what a GPU would
+have to launch, to copy and to wait for. Tensors of two devices in one operation are an error, as they are there.
+"""
+import weakref
+from contextlib import ExitStack, contextmanager
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from . import kernels
+from .counts import Counts
+from .faces import faces
+
+aten = torch.ops.aten
+# The CPU waits for a number, or for the size of the result.
+WAITS = {
+    aten._local_scalar_dense, aten.nonzero, aten._unique2, aten.unique_consecutive, aten.masked_select, aten.equal,
+    aten.bincount, aten.histc
+}
+INDEXED = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_}  # also by a mask
+ALLOCATIONS = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided, aten.lift_fresh}
+MIXED = {aten.copy_, aten._to_copy, *INDEXED}  # operations that take tensors of two devices
+CUDA, CPU = torch.device('cuda', 0), torch.device('cpu')
+
+
+class SimulatedGPU:
+    """A context in which torch has one GPU. ``counts`` holds what it has done."""
+
+    def __init__(self) -> None:
+        self.counts = Counts()
+        self.recorded: Optional[List[Tuple]] = None  # operations of a graph that is recorded
+        self._wanted: Optional[torch.device] = None  # of the results of the function that is called
+        self._near = CPU  # where the function that is called has tensors
+
+    def __enter__(self) -> 'SimulatedGPU':
+        self._stack = ExitStack()
+        for face in faces(self):
+            self._stack.enter_context(face)
+        self.functions = self._stack.enter_context(_Functions(self))
+        self._stack.enter_context(_Operations(self))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.close()
+
+    def has(self, x: Tensor) -> bool:
+        return getattr(x.untyped_storage(), 'of_gpu', False)
+
+    def of(self, x: Tensor) -> torch.device:
+        return x.device if x.device.type == 'meta' else CUDA if self.has(x) else CPU
+
+    def near(self, *args: Any) -> torch.device:
+        """Where arguments lie: on the GPU if one of them does."""
+        return CUDA if any(isinstance(x, Tensor) and self.has(x) for x in tree_leaves(args)) else CPU
+
+    def take(self, x: Tensor) -> Tensor:
+        """Mark a tensor as one of the GPU."""
+        storage = x.untyped_storage()
+        if not getattr(storage, 'of_gpu', False) and x.device.type == 'cpu':
+            storage.of_gpu = True
+            self.counts.allocate(storage.nbytes())
+            weakref.finalize(storage, self.counts.free, storage.nbytes())
+        return x
+
+    @contextmanager
+    def calling(self, near: torch.device, wanted: Optional[torch.device] = None) -> Iterator[None]:
+        """Results lie where it is wanted, else where an operation's tensors lie, else near the function's."""
+        before, (self._near, self._wanted) = (self._near, self._wanted), (near, wanted)
+        try:
+            yield
+        finally:
+            self._near, self._wanted = before
+
+    def copied(self, source: Tensor, to: torch.device, asynchronous: bool) -> None:
+        """Count a copy from one device to another."""
+        pinned = asynchronous and (to.type == 'cpu' or getattr(source.untyped_storage(), 'pinned', False))
+        way = 'to the GPU' if to.type == 'cuda' else 'from the GPU'
+        self.counts.copies[f"{way}, {'pinned' if pinned else 'pageable'}"] += source.numel() * source.element_size()
+        if to.type == 'cpu' and not pinned:
+            self.waits('copy from the GPU')
+
+    def waits(self, name: str) -> None:
+        if self.recorded is not None:
+            raise RuntimeError(f'operation not permitted when stream is capturing: {name}')
+        self.counts.waits[name] += 1
+
+    def run(self, func: Any, args: Tuple, kwargs: Dict) -> Any:
+        """Run an operation of aten, which counts if tensors of the GPU take part."""
+        packet = func.overloadpacket
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        mine = [x for x in tensors if self.has(x)]
+        others = [x for x in tensors if not self.has(x) and x.dim() > 0 and x.device.type == 'cpu']
+        if mine and others and packet not in MIXED:
+            raise RuntimeError(f'Expected all tensors to be on the same device, but {func} got cuda:0 and cpu')
+        on_gpu = bool(mine) if tensors else self._near is CUDA
+        if self._wanted is not None:
+            on_gpu = self._wanted.type == 'cuda'
+        if mine and packet in MIXED and others:
+            self._mixed(packet, args, kwargs, others)
+        if mine and self._must_wait(packet, args, kwargs):
+            self.waits(str(packet))
+        compute = kernels.OF_GPU.get(func, func) if mine else func
+        result = compute(*args, **kwargs)
+        made = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
+        known = {id(x.untyped_storage()) for x in tensors}
+        is_view = bool(made) and not func._schema.is_mutable and all(id(x.untyped_storage()) in known for x in made)
+        if on_gpu:
+            for x in made:
+                self.take(x)
+        if (on_gpu or mine) and not is_view and packet not in ALLOCATIONS and packet not in WAITS:
+            self.counts.launches[str(packet).replace('aten.', '')] += 1
+        if self.recorded is not None and (on_gpu or mine):
+            self.recorded.append((compute, args, kwargs, result))
+        return result
+
+    def _mixed(self, packet: Any, args: Tuple, kwargs: Dict, others: List[Tensor]) -> None:
+        if packet is aten.copy_:
+            to = self.of(args[0])
+            self.copied(args[1], to, bool(kwargs.get('non_blocking', args[2] if len(args) > 2 else False)))
+        elif packet in INDEXED:
+            for x in others:
+                self.copied(x, CUDA, False)
+
+    def _must_wait(self, packet: Any, args: Tuple, kwargs: Dict) -> bool:
+        if packet is aten.repeat_interleave:
+            return kwargs.get('output_size') is None
+        masks = [i for i in args[1] if i is not None and i.dtype is torch.bool] if packet in INDEXED else []
+        return packet in WAITS or bool(masks)
+
+
+class _Operations(TorchDispatchMode):
+
+    def __init__(self, gpu: SimulatedGPU) -> None:
+        super().__init__()
+        self._gpu = gpu
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Tuple = (), kwargs: Optional[Dict] = None) -> Any:
+        with torch._C.DisableTorchFunction():
+            return self._gpu.run(func, args, kwargs or {})
+
+
+class _Functions(TorchFunctionMode):
+    """Calls of torch with the CPU in place of the GPU."""
+
+    def __init__(self, gpu: SimulatedGPU) -> None:
+        super().__init__()
+        self._gpu = gpu
+
+    def __torch_function__(self, func: Any, types: Any, args: Tuple = (), kwargs: Optional[Dict] = None) -> Any:
+        kwargs = kwargs or {}
+        special = SPECIAL.get(func)
+        if special is not None:
+            return special(self._gpu, func, *args, **kwargs)
+        wanted = next((torch.device(x) for x in tree_leaves((args, kwargs)) if _is_device(x)), None)
+        near = self._gpu.near(args, kwargs)
+        args, kwargs = tree_map(_without_gpu, (args, kwargs))
+        with self._gpu.calling(near, wanted):
+            return func(*args, **kwargs)
+
+
+def _is_device(x: Any) -> bool:
+    return isinstance(x, torch.device) or isinstance(x, str) and x.split(':')[0] in ('cuda', 'cpu', 'meta')
+
+
+def _without_gpu(x: Any) -> Any:
+    return CPU if _is_device(x) and torch.device(x).type == 'cuda' else x
+
+
+def _as_it_is(gpu: SimulatedGPU, func: Callable, *args: Any, **kwargs: Any) -> Any:
+    return func(*args, **kwargs)
+
+
+def _to(gpu: SimulatedGPU, func: Callable, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    given = [*args, *kwargs.values()]
+    like = next((v for v in given if isinstance(v, Tensor)), None)
+    device = next((torch.device(v) for v in given if _is_device(v)), None if like is None else gpu.of(like))
+    if device is None or device.type not in ('cuda', 'cpu') or device.type == gpu.of(x).type:
+        return func(x, *map(_without_gpu, args), **{name: _without_gpu(v) for name, v in kwargs.items()})
+    dtype = next((v for v in given if isinstance(v, torch.dtype)), x.dtype if like is None else like.dtype)
+    flags = [v for v in args if isinstance(v, bool)]
+    gpu.copied(x, device, kwargs.get('non_blocking', flags[0] if flags else False))
+    with gpu.calling(device, device):
+        return func(x, device=CPU, dtype=dtype, copy=True)
+
+
+def _cuda(gpu: SimulatedGPU, func: Callable, x: Tensor, device: Any = None, non_blocking: bool = False) -> Tensor:
+    return _to(gpu, torch.Tensor.to, x, CUDA, non_blocking=non_blocking)
+
+
+def _cpu(gpu: SimulatedGPU, func: Callable, x: Tensor) -> Tensor:
+    return _to(gpu, torch.Tensor.to, x, CPU)
+
+
+def _tensor(gpu: SimulatedGPU, func: Callable, data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
+    if isinstance(data, Tensor) and func is torch.as_tensor:
+        return _to(gpu, torch.Tensor.to, data, gpu.of(data) if device is None else device, **kwargs)
+    made = func(data, *args, **kwargs)
+    if device is None or torch.device(device).type == 'cpu':
+        return made
+    gpu.copied(made, CUDA, False)
+    return gpu.take(made)
+
+
+def _list(gpu: SimulatedGPU, func: Callable, x: Tensor) -> Any:
+    if gpu.has(x):
+        gpu.waits('tolist')
+    return func(x)
+
+
+def _array(gpu: SimulatedGPU, func: Callable, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    if gpu.has(x):
+        raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.")
+    return func(x, *args, **kwargs)
+
+
+def _pinned(gpu: SimulatedGPU, func: Callable, x: Tensor, *args: Any) -> Tensor:
+    found = x.clone()
+    found.untyped_storage().pinned = True
+    return found
+
+
+def _deepcopy(gpu: SimulatedGPU, func: Callable, x: Tensor, memo: Dict) -> Tensor:
+    found = func(x, memo)
+    return gpu.take(found) if gpu.has(x) else found
+
+
+SPECIAL = {
+    torch.device: _as_it_is,
+    torch._C._nn._parse_to: _as_it_is,
+    torch.Tensor.device.__get__: lambda gpu, func, x: gpu.of(x),
+    torch.Tensor.is_cuda.__get__: lambda gpu, func, x: gpu.has(x),
+    torch.Tensor.is_cpu.__get__: lambda gpu, func, x: gpu.of(x).type == 'cpu',
+    torch.Tensor.get_device: lambda gpu, func, x: 0 if gpu.has(x) else -1,
+    torch.Tensor.to: _to,
+    torch.Tensor.cuda: _cuda,
+    torch.Tensor.cpu: _cpu,
+    torch.tensor: _tensor,
+    torch.as_tensor: _tensor,
+    torch.Tensor.tolist: _list,
+    torch.Tensor.numpy: _array,
+    torch.Tensor.__array__: _array,
+    torch.Tensor.pin_memory: _pinned,
+    torch.Tensor.is_pinned: lambda gpu, func, x, *args: getattr(x.untyped_storage(), 'pinned', False),
+    torch.Tensor.__deepcopy__: _deepcopy,
+}

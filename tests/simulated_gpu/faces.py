@@ -1,0 +1,131 @@
+"""What torch offers for GPUs beside its operations, for a simulated one."""
+import time
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any, Callable, ContextManager, Iterator
+from unittest import mock
+
+import torch
+from torch.autograd.function import BackwardCFunction
+from torch.utils._pytree import tree_leaves
+
+
+def faces(gpu: Any) -> Iterator[ContextManager]:
+    """Contexts in which functions of torch speak of this GPU."""
+    counts = gpu.counts
+    properties = SimpleNamespace(uuid='simulated', name='simulated GPU', total_memory=80 * 2 ** 30, major=9, minor=0)
+    of_cuda = dict(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        device_count=lambda: 1,
+        current_device=lambda: 0,
+        set_device=lambda device: None,
+        get_device_name=lambda *device: properties.name,
+        get_device_properties=lambda *device: properties,
+        is_bf16_supported=lambda *args, **kwargs: True,
+        synchronize=lambda *device: gpu.waits('synchronize'),
+        memory_allocated=lambda *device: counts.live,
+        max_memory_allocated=lambda *device: counts.peak,
+        reset_peak_memory_stats=lambda *device: setattr(counts, 'peak', counts.live),
+        get_rng_state=lambda *device: torch.zeros(16, dtype=torch.uint8),
+        set_rng_state=lambda *args: None,
+        manual_seed=lambda seed: None,
+        manual_seed_all=lambda seed: None,
+        empty_cache=lambda: None,
+        is_current_stream_capturing=lambda: gpu.recorded is not None,
+        device=_Current,
+        CUDAGraph=type('CUDAGraph', (_Graph, ), dict(gpu=gpu)),
+        Event=type('Event', (_Event, ), dict(gpu=gpu)),
+        graph=lambda graph, *args, **kwargs: graph,
+        _lazy_init=lambda: None,
+    )
+    for name, function in of_cuda.items():
+        yield mock.patch.object(torch.cuda, name, function)
+    yield mock.patch.object(torch.autograd, '_engine_run_backward', _backward(gpu))
+    yield mock.patch.object(BackwardCFunction, 'apply', _apply(gpu))
+    yield mock.patch.object(torch, 'autocast', _Autocast)
+    yield mock.patch.object(torch, 'Generator', _Generator)
+    for name in ('is_autocast_enabled', 'get_autocast_dtype'):
+        yield mock.patch.object(torch, name, _of_cpu(getattr(torch, name)))
+
+
+def _backward(gpu: Any) -> Callable:
+    run = torch.autograd._engine_run_backward
+
+    def backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        with gpu.calling(gpu.near(outputs)):
+            return run(outputs, *args, **kwargs)
+
+    return backward
+
+
+def _apply(gpu: Any) -> Callable:
+    """The backward pass of a function of Python, which torch runs without modes of functions."""
+    run = BackwardCFunction.apply
+
+    def apply(self: Any, *args: Any) -> Any:
+        with gpu.functions:
+            return run(self, *args)
+
+    return apply
+
+
+class _Current(nullcontext):
+    """``torch.cuda.device``: there is but one."""
+
+
+class _Generator(torch.Generator):
+
+    def __new__(cls, device: Any = 'cpu') -> '_Generator':
+        return super().__new__(cls, 'cpu')
+
+
+class _Autocast(torch.autocast):
+
+    def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:
+        super().__init__('cpu' if device_type == 'cuda' else device_type, *args, **kwargs)
+
+
+def _of_cpu(function: Callable) -> Callable:
+    return lambda *device: function(*('cpu' if kind == 'cuda' else kind for kind in device))
+
+
+class _Event:
+    gpu: Any = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._time = 0.0
+
+    def record(self, *stream: Any) -> None:
+        self._time = time.perf_counter()
+
+    def synchronize(self) -> None:
+        self.gpu.waits('synchronize')
+
+    def elapsed_time(self, end: '_Event') -> float:
+        """In milliseconds."""
+        return 1e3 * (end._time - self._time)
+
+
+class _Graph:
+    """Operations are recorded once, without a result, and run again on the same tensors."""
+
+    gpu: Any = None
+
+    def __init__(self) -> None:
+        self._calls = []
+
+    def __enter__(self) -> None:
+        self.gpu.recorded = self._calls
+
+    def __exit__(self, *error: Any) -> None:
+        self.gpu.recorded = None
+
+    def replay(self) -> None:
+        """One launch, whatever the number of operations."""
+        self.gpu.counts.launches['graph'] += 1
+        with torch.no_grad(), torch._C._DisableTorchDispatch():
+            for func, args, kwargs, out in self._calls:
+                for old, new in zip(tree_leaves(out), tree_leaves(func(*args, **kwargs))):
+                    if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
+                        old.copy_(new)

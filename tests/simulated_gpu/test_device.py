@@ -1,0 +1,146 @@
+"""The simulated GPU itself: where tensors lie, what is refused as on a GPU, and what is counted."""
+import copy
+
+import pytest
+import torch
+from ding.entry import serial_pipeline_onpolicy
+from torch.nn.functional import scaled_dot_product_attention
+
+from tests.shipped import small
+from tests.simulated_gpu import SimulatedGPU
+
+pytestmark = pytest.mark.unittest
+CUDA, CPU = torch.device('cuda', 0), torch.device('cpu')
+
+
+def twice(x):
+    return torch.cat([x, x])
+
+
+class TestPlaces:
+
+    @pytest.mark.parametrize(
+        'make', [
+            lambda: torch.zeros(3, device='cuda'),
+            lambda: torch.tensor([1.0, 2.0], device=CUDA),
+            lambda: torch.ones(3).cuda(),
+            lambda: torch.ones(3).to('cuda', torch.double),
+            lambda: torch.ones(3).to(torch.zeros(1, device='cuda')),
+            lambda: torch.ones(3, 2, device='cuda')[1:].t() + 1,
+            lambda: torch.ones(3, device='cuda').new_zeros(2),
+            lambda: copy.deepcopy(torch.ones(3, device='cuda')),
+            lambda: torch.nn.Linear(2, 2).to('cuda').weight,
+            lambda: torch.nn.Linear(2, 2, device='cuda')(torch.ones(1, 2, device='cuda')),
+            lambda: scaled_dot_product_attention(*[torch.ones(1, 2, 3, 4).cuda()] * 3, is_causal=True),
+        ]
+    )
+    def test_of_the_gpu(self, make, gpu):
+        x = make()
+        assert x.device == CUDA and x.is_cuda and not x.is_cpu and twice(x).device == CUDA
+        assert x.cpu().device == CPU and not x.cpu().is_cuda and x.to('cpu').to('cuda').device == CUDA
+
+    def test_by_default(self, gpu):
+        assert torch.zeros(3).device == CPU
+        with torch.device('cuda'):
+            assert torch.zeros(3).device == CUDA and torch.zeros(3, device='cpu').device == CPU
+
+    def test_gradients_in_functions_of_ones_own(self, gpu):
+        places = []
+
+        class Own(torch.autograd.Function):
+
+            @staticmethod
+            def forward(ctx, x):
+                return x * 2
+
+            @staticmethod
+            def backward(ctx, grad):
+                places.append((grad.device, torch.zeros(2).device, torch.zeros(2, device=grad.device).device))
+                return grad
+
+        x = torch.ones(3, device='cuda', requires_grad=True)
+        Own.apply(x).sum().backward()
+        grad, = torch.autograd.grad(Own.apply(x).sum(), x)
+        assert places == [(CUDA, CPU, CUDA)] * 2 and x.grad.device == grad.device == CUDA
+
+    def test_afterwards_all_is_as_before(self):
+        with SimulatedGPU():
+            assert torch.cuda.is_available() and torch.cuda.device_count() == 1
+        assert torch.zeros(1).device == CPU and not getattr(torch.zeros(1).untyped_storage(), 'of_gpu', False)
+
+
+class TestRefused:
+
+    def test_two_devices(self, gpu):
+        x = torch.ones(3, device='cuda')
+        for call in (lambda: x + torch.ones(3), lambda: torch.cat([torch.ones(3), x]), lambda: torch.ones(3) @ x):
+            with pytest.raises(RuntimeError, match='Expected all tensors to be on the same device'):
+                call()
+        assert (x + torch.tensor(2.0)).tolist() == [3.0] * 3  # numbers may lie on the CPU
+
+    def test_an_array(self, gpu):
+        with pytest.raises(TypeError, match='cpu'):
+            torch.ones(3, device='cuda').numpy()
+
+    def test_a_wait_while_a_graph_is_recorded(self, gpu):
+        x = torch.ones(3, device='cuda')
+        with pytest.raises(RuntimeError, match='capturing'), torch.cuda.graph(torch.cuda.CUDAGraph()):
+            x.nonzero()
+
+
+class TestCounts:
+
+    @pytest.mark.parametrize(
+        'call, launches, waits', [
+            (lambda x: x + 1, 1, 0),
+            (lambda x: x[1:].view(-1).t(), 0, 0),
+            (lambda x: torch.empty(3, device='cuda'), 0, 0),
+            (lambda x: x.add_(1).mul_(2), 2, 0),
+            (lambda x: x.sum().item(), 1, 1),
+            (lambda x: x.tolist(), 0, 1),
+            (lambda x: bool(x[0]), 0, 1),
+            (lambda x: x[x > 0], 2, 1),
+            (lambda x: x.cpu(), 0, 1),
+            (lambda x: torch.ones(3) + 1, 0, 0),
+        ]
+    )
+    def test_operations(self, call, launches, waits, gpu):
+        x = torch.ones(3, device='cuda')
+        gpu.counts.reset()
+        call(x)
+        found = gpu.counts.launches.total() - gpu.counts.launches['_to_copy']
+        assert (found, gpu.counts.waits.total()) == (launches, waits)
+
+    def test_copies(self, gpu):
+        torch.ones(3).to('cuda')
+        torch.ones(5).pin_memory().to('cuda', non_blocking=True)
+        x = torch.ones(2, device='cuda')
+        x.copy_(torch.ones(2))
+        x.cpu()
+        assert gpu.counts.copies == {
+            'to the GPU, pageable': 20,
+            'to the GPU, pinned': 20,
+            'from the GPU, pageable': 8,
+        }
+
+    def test_memory(self, gpu):
+        x = torch.ones(256, device='cuda')
+        y = x.view(2, 128)
+        torch.ones(512, device='cuda').sum()
+        assert gpu.counts.live == torch.cuda.memory_allocated() == 1024 and gpu.counts.peak == 1024 + 2048 + 4
+        del x
+        assert gpu.counts.live == 1024
+        del y
+        assert gpu.counts.live == 0
+
+
+@pytest.mark.parametrize(
+    'name', ['think_answer_grpo', 'think_answer_gae', 'guess_grpo', 'cartpole_grpo', 'pendulum_grpo']
+)
+def test_runs(name, gpu, tmp_path, monkeypatch):
+    """Two updates, in which no tensor lies where it should not, and no operation is one that a GPU refuses."""
+    monkeypatch.chdir(tmp_path)
+    main, create = small(name)
+    main.policy.cuda = True
+    policy = serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=2)
+    assert {p.device for p in policy.learn_mode.get_attribute('model').parameters()} == {CUDA}

@@ -1,0 +1,149 @@
+"""
+What a GPU would have to launch and to wait for, counted on a CPU by a simulated GPU (tests/simulated_gpu). With
+--write, docs/results/gpu_counts.md.
+"""
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Dict, NamedTuple, Tuple
+
+import click
+import torch
+from tabulate import tabulate
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import ding_grpo  # noqa: E402, F401
+from ding_grpo.model import CausalLM, PromptBatch  # noqa: E402
+from ding_grpo.rl_utils import linear_log_prob  # noqa: E402
+from ding_grpo.rollout import Sampling, generate  # noqa: E402
+from tests.simulated_gpu import SimulatedGPU  # noqa: E402
+
+PAGE = ROOT / 'docs' / 'results' / 'gpu_counts.md'
+WIDE = dict(
+    vocab_size=1000,
+    hidden_size=64,
+    intermediate_size=96,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=512,
+)
+EXPERTS = dict(num_local_experts=4, num_experts_per_tok=2)
+KINDS = dict(
+    llama=WIDE,
+    qwen3=dict(WIDE, head_dim=16),
+    gemma3_text=dict(WIDE, head_dim=16, sliding_window=512),
+    mixtral=dict(WIDE, **EXPERTS),
+)
+PROMPTS = dict(even=[32] * 8, uneven=[5, 60, 17, 40, 23, 9, 51, 33])
+ROWS, TOKENS, LAYERS = 4, 32, (2, 4)
+ENDS = range(12)  # of 1,000 tokens: about a third of the rows end before the last token
+
+
+class Found(NamedTuple):
+    """
+    Overview:
+        What one architecture needs: launches for each layer, launches beside the layers, and waits.
+    """
+    token_of_layer: float
+    token: float
+    token_waits: float
+    forward_of_layer: float
+    backward_of_layer: float
+    batch: float
+    batch_waits: float
+
+
+def count(kind: str, prompts: str) -> Found:
+    """
+    Overview:
+        Sample ``ROWS`` completions of each prompt, and learn them as one batch.
+    Arguments:
+        - kind (:obj:`str`): A key of ``KINDS``.
+        - prompts (:obj:`str`): A key of ``PROMPTS``.
+    """
+    few, many = (_counted(kind, prompts, layers) for layers in LAYERS)
+
+    def of_layer(part: str) -> float:
+        return (many[part] - few[part]) / (LAYERS[1] - LAYERS[0])
+
+    forward, backward, token = map(of_layer, ('forward', 'backward', 'sampled'))
+    beside = few['forward'] + few['backward'] - LAYERS[0] * (forward + backward)
+    return Found(
+        token / few['tokens'], (few['sampled'] - LAYERS[0] * token) / few['tokens'], few['token waits'] / few['tokens'],
+        forward, backward, beside, few['batch waits']
+    )
+
+
+def _counted(kind: str, prompts: str, layers: int) -> Counter:
+    found = Counter()
+    with SimulatedGPU() as gpu:
+        torch.manual_seed(0)
+        model = CausalLM(config=dict(KINDS[kind], model_type=kind, num_hidden_layers=layers)).to('cuda')
+        assert model.shares_prompts
+        generator = torch.Generator().manual_seed(1)
+        rows = [torch.randint(12, 1000, (n, ), generator=generator) for n in PROMPTS[prompts]]
+        batch = PromptBatch.of([row for row in rows for _ in range(ROWS)], torch.device('cuda'))
+        uniform = torch.rand(len(rows) * ROWS, TOKENS, dtype=torch.double, generator=generator).to('cuda')
+        gpu.counts.reset()
+        rollout = generate(model, batch, TOKENS, ENDS, Sampling(), uniform)
+        found['sampled'], found['token waits'] = gpu.counts.launches.total(), gpu.counts.waits.total()
+        found['tokens'] = rollout.action.shape[1]
+        action = rollout.action.clamp(min=0)
+        gpu.counts.reset()
+        hidden = model.completion_hidden(batch, action, rollout.length)
+        logp = linear_log_prob(hidden, index=action, **model.output_head()._asdict())
+        found['forward'] = gpu.counts.launches.total()
+        logp.sum().backward()
+        found['backward'] = gpu.counts.launches.total() - found['forward']
+        found['batch waits'] = gpu.counts.waits.total()
+    return found
+
+
+def table(found: Dict[Tuple[str, str], Found]) -> str:
+    """Of the page."""
+    rows = [[*names, *(f'{x:.1f}' for x in counts)] for names, counts in found.items()]
+    head = [
+        'model', 'prompts', 'a token: launches for each layer', 'beside the layers', 'waits',
+        'a batch: launches for each layer, forward', 'backward', 'beside the layers', 'waits'
+    ]
+    return tabulate(rows, head, tablefmt='github', disable_numparse=True)
+
+
+@click.command(help=__doc__)
+@click.option('--write', is_flag=True, help='Write the page.')
+def main(write: bool) -> None:
+    """Count every architecture with both kinds of prompts."""
+    found = {}
+    for kind in KINDS:
+        for prompts in PROMPTS:
+            found[kind, prompts] = count(kind, prompts)
+            click.echo(f'{kind}, {prompts} prompts: {found[kind, prompts]}')
+    click.echo(table(found))
+    if write:
+        PAGE.write_text(TEXT.format(table=table(found)), encoding='utf-8')
+        click.echo(f'wrote {PAGE}')
+
+
+TEXT = '''# Counts of a simulated GPU
+
+`python tools/gpu_counts.py --write` writes this page, on a CPU. No GPU took part.
+
+A simulated GPU (`tests/simulated_gpu/`) runs every operation on the CPU, and counts those that a GPU would launch.
+Operations of two devices are an error, as they are on a GPU.
+
+{table}
+
+- 8 prompts, of 32 tokens each or of 5 to 60, with 4 rows each and at most 32 new tokens; some rows end before.
+  Random models of 2 and of 4 layers in float32: the difference is what a layer needs.
+- A launch is an operation of torch that computes or copies. Views and allocations launch nothing. A library may launch
+  several kernels for one operation, so these are lower bounds.
+- A wait is an operation after which the CPU needs a number, or a size, that the GPU computes.
+- A batch is learned in one pass, forward and backward, without the optimizer.
+
+`tests/simulated_gpu/test_budgets.py` fails when a number grows.
+'''
+
+if __name__ == '__main__':
+    main()
