@@ -2,9 +2,9 @@
 Segments of a packed row of tokens, arranged in a grid for operations that need one. Segments of similar length share a
 grid (a band), so that one long segment does not force the others to its length.
 """
-from itertools import accumulate
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,20 +17,18 @@ class Band:
 
     def __init__(self, segments: Sequence[Tuple[int, int]], device: torch.device) -> None:
         """``segments`` are pairs of start and length, which is at least 1."""
-        start, length = (torch.tensor(x, device=device) for x in zip(*segments))
-        self.shape = (len(segments), max(n for _, n in segments))
-        self.length = length
-        self.even = all(n == self.shape[1] for _, n in segments)
-        begin, tokens = segments[0][0], sum(n for _, n in segments)
-        ends = [begin, *accumulate((n for _, n in segments), initial=begin)][1:]
-        self._slice, self.end = slice(begin, begin + tokens), max(s + n for s, n in segments)
-        self._whole = self.even and all(s == e for (s, _), e in zip(segments, ends))
-        before = torch.tensor([0, *accumulate(n for _, n in segments)], device=device)[:-1]
-        cell = torch.arange(len(segments), device=device) * self.shape[1]
-        shift = (torch.stack([start, cell]) - before).repeat_interleave(length, 1, output_size=tokens)
+        start, length = np.array(segments, dtype=np.int64).T
+        self.shape = (len(segments), int(length.max()))
+        before, begin, tokens = length.cumsum() - length, int(start[0]), int(length.sum())
+        self.even = bool((length == self.shape[1]).all())
+        self._slice, self.end = slice(begin, begin + tokens), int((start + length).max())
+        self._whole = self.even and bool((start == begin + before).all())
+        cell = np.arange(len(segments)) * self.shape[1]
         # (tokens, ), in the order of ``take``: the place in the packed row, and the cell
-        self.tokens, self._cell = torch.arange(tokens, device=device) + shift
-        self._index = start.repeat_interleave(self.shape[1]).index_copy_(0, self._cell, self.tokens)
+        self.places, cells = (np.arange(tokens) + np.repeat(x - before, length) for x in (start, cell))
+        index = np.repeat(start, self.shape[1])
+        index[cells] = self.places
+        self.tokens, self._cell, self._index, self.length = _to(device, self.places, cells, index, length)
 
     @property
     def filled(self) -> Optional[Tensor]:
@@ -62,16 +60,22 @@ class Packed:
     none before ``first``."""
 
     def __init__(self, bands: Sequence[Band], first: int = 0) -> None:
-        tokens = torch.cat([band.tokens for band in bands]) - first
-        index = tokens.new_full((max(band.end for band in bands) - first, ), -1)
-        index[tokens] = torch.arange(len(tokens), device=tokens.device)
-        self._index = index if len(index) == len(tokens) else index[index >= 0]
+        tokens = np.concatenate([band.places for band in bands]) - first
+        index = np.full(max(band.end for band in bands) - first, -1)
+        index[tokens] = np.arange(len(tokens))
+        self._index, = _to(bands[0].tokens.device, index[index >= 0])
         self._sorted = bool((tokens[1:] > tokens[:-1]).all())
 
     def join(self, parts: List[Tensor]) -> Tensor:
         """The tokens of all bands, in the order of the packed row, from the results (tokens, *) of ``Band.take``."""
         x = parts[0] if len(parts) == 1 else torch.cat(parts)
         return x if self._sorted else _Select.apply(x, 0, self._index)
+
+
+def _to(device: torch.device, *arrays: np.ndarray) -> Tuple[Tensor, ...]:
+    """Arrays on a device, by one copy."""
+    together = torch.from_numpy(np.concatenate(arrays)).to(device)
+    return together.split([len(x) for x in arrays])
 
 
 class _Select(torch.autograd.Function):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .attention import CALL, TOKEN, Options, attended
+from .attention import TOKEN, Options, attended, call_time
 from .bands import Band, Packed, divide
 from .prompt_pack import PromptPack
 from .prompts import PromptTree
@@ -167,10 +167,10 @@ class _Level(NamedTuple):
         for line, i in enumerate(number):
             lines.setdefault(i, []).append(line)
         used = sorted(lines)
-        sizes = [(len(lines[i]), lengths[i]) for i in used]
+        sizes, call = [(len(lines[i]), lengths[i]) for i in used], call_time(device)
         shares = [
             _Share.of([used[i] for i in chosen], lines, [(start[i], n) for i, n in enumerate(lengths)], after, device)
-            for chosen in divide(sizes, lambda count, m, n: CALL + count * n * (m + TOKEN))
+            for chosen in divide(sizes, lambda count, m, n: call + count * n * (m + TOKEN))
         ]
         order = torch.cat([share.line[share.cell] for share in shares])
         return cls(shares, None if bool((order.diff() > 0).all()) else order.argsort())

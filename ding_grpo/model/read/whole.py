@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .attention import CALL, TOKEN, Options, added, flash, flash_backward, is_fast, plain, type_of_backward
+from .attention import TOKEN, Options, added, call_time, flash, flash_backward, is_fast, plain, type_of_backward
 from .bands import Band, Packed, divide
 from .prompts import PromptTree
 from .row_tree import RowTree
@@ -27,11 +27,11 @@ class _Own(NamedTuple):
     @classmethod
     def of(cls, segments: List[_Segment], device: torch.device) -> List['_Own']:
         """Grids of all segments."""
-        causal = [segment for segment, seen in segments if seen is None]
-        divided = divide([(n, ) for _, n in causal], lambda count, n: CALL + count * n * (n / 2 + TOKEN))
+        causal, call = [segment for segment, seen in segments if seen is None], call_time(device)
+        divided = divide([(n, ) for _, n in causal], lambda count, n: call + count * n * (n / 2 + TOKEN))
         own = [cls(Band([causal[i] for i in chosen], device), None) for chosen in divided]
         branching = [x for x in segments if x[1] is not None]
-        divided = divide([(n, ) for (_, n), _ in branching], lambda count, n: CALL + count * n * (n + TOKEN))
+        divided = divide([(n, ) for (_, n), _ in branching], lambda count, n: call + count * n * (n + TOKEN))
         for chosen in divided:
             found, masks = zip(*(branching[i] for i in chosen))
             longest = max(n for _, n in found)
@@ -56,8 +56,8 @@ class _Above(NamedTuple):
     ) -> '_Above':
         """Tokens that see one segment, as (start, length) in ascending order; the segments; their positions."""
         seeing = [i for i, (_, n) in enumerate(below) if n > 0]
-        sizes = [(below[i][1], above[i][1]) for i in seeing]
-        divided = divide(sizes, lambda count, m, n: CALL + count * (m * (n + TOKEN) + n * TOKEN))
+        sizes, call = [(below[i][1], above[i][1]) for i in seeing], call_time(device)
+        divided = divide(sizes, lambda count, m, n: call + count * (m * (n + TOKEN) + n * TOKEN))
         chosen = [[seeing[i] for i in band] for band in divided]
         bands = [tuple(Band([x[i] for i in band], device) for x in (below, above)) for band in chosen]
         offsets = [torch.tensor([offset[i] for i in band], device=device) for band in chosen]
