@@ -52,8 +52,10 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 
 def check_range(name: str, x: Tensor, low: int, end: int, must: str) -> None:
     """Require numbers from ``low`` to ``end - 1``."""
-    if x.numel() > 0 and not low <= x.min() <= x.max() < end:
-        raise ValueError(f'{name} from {x.min()} to {x.max()}: must be {must}')
+    if x.numel() > 0:
+        least, most = torch.stack(x.aminmax()).tolist()
+        if not low <= least <= most < end:
+            raise ValueError(f'{name} from {least} to {most}: must be {must}')
 
 
 def wide_type(x: Tensor) -> torch.dtype:

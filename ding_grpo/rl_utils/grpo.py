@@ -132,22 +132,24 @@ def _info(
         log_ratio: Tensor, ratio: Tensor, kl: Tensor, adv: Tensor, counted: Tensor, low: float, high: float
 ) -> grpo_info:
 
-    def mean(x: Tensor) -> float:
-        return masked_mean(x.to(ratio.dtype), counted).item()
+    def mean(x: Tensor) -> Tensor:
+        return masked_mean(x.to(ratio.dtype), counted)
 
     largest = ratio.masked_fill(counted == 0, 0).max() if ratio.numel() > 0 else ratio.new_zeros(())
     share = ratio * counted / largest.clamp(min=torch.finfo(ratio.dtype).tiny)  # the square of ratio may overflow
-    return grpo_info(
+    found = dict(
         approx_kl=mean(-log_ratio),
         clipfrac=mean((ratio < low) | (ratio > high)),
         clipfrac_low=mean((ratio < low) & (adv < 0)),
         clipfrac_high=mean((ratio > high) & (adv > 0)),
         kl=mean(kl),
         ratio_mean=mean(ratio),
-        ratio_max=largest.item(),
-        effective_sample_size=masked_mean(share, counted).item() ** 2 /
-        masked_mean(share * share, counted).item() if largest > 0 else 0.,
+        ratio_max=largest,
     )
+    shares = [masked_mean(share, counted), masked_mean(share * share, counted)]
+    *numbers, of_share, of_square = torch.stack([*found.values(), *shares]).tolist()  # the only wait for a GPU
+    found = dict(zip(found, numbers))
+    return grpo_info(**found, effective_sample_size=of_share ** 2 / of_square if found['ratio_max'] > 0 else 0.)
 
 
 def grpo_policy_error(

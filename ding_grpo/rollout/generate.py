@@ -73,8 +73,8 @@ def generate(
             if limit is not None:
                 running &= found.length[live] < limit[live]
             if ends is not None:
-                for line in running.nonzero().squeeze(-1).tolist():
-                    running[line] = not ends(found.action[live[line], :t + 1].tolist())
+                said = torch.cat([running.unsqueeze(1), found.action[live, :t + 1]], dim=1).tolist()  # waits once
+                running = torch.tensor([bool(runs) and not ends(tokens) for runs, *tokens in said], device=device)
             if early_stop is not None and t + 1 < max_new_tokens:
                 running = early_stop.after_token(live, running)
             number = int(running.sum())  # of what a token computes, a GPU sends only this to the CPU
