@@ -105,8 +105,9 @@ class FileTask(ListTask):
             seconds=(seconds, Rule.number(0, open_low=True).or_none()),
         )
         own = read_python(path, reward is None) if is_python(path) else None
+        self._of_file = own is not None and reward is None  # whether a Python file scores its own problems
         where = 'env.task.reward'
-        if own and reward is None:
+        if self._of_file:
             reward, where = own.score, f'env.task.path = {path!r}'
         given = check if reward is None else reward
         checks = [entry for _, entry in entries_of(given) if isinstance(entry, str) and entry in CHECKS]
@@ -257,7 +258,7 @@ class FileTask(ListTask):
     def score_batch(self, problems: List[Problem], completions: List[str]) -> List[Union[Parts, Exception]]:
         found = {reward.name: _scores(reward, problems, completions) for reward in self._rewards}
         rows = [dict(zip(found, values)) for values in zip(*found.values())]
-        if len(found) == 1:  # one function may return several parts
+        if self._of_file:  # its scorer may return several parts
             rows = [next((x for x in row.values() if isinstance(x, dict)), row) for row in rows]
         return [next((x for x in row.values() if isinstance(x, BaseException)), row) for row in rows]
 

@@ -113,7 +113,9 @@ class TestSampling:
         learned = linear_log_prob(hidden, index=rollout.action, **model.output_head()._asdict())
         assert (learned - rollout.logp).abs().max() < 0.1 and gpu.counts.launches['graph'] >= 15
 
-    @pytest.mark.parametrize('model', [LLAMA, WINDOW], ids=['llama', 'window'])
+    @pytest.mark.parametrize(
+        'model', [LLAMA, pytest.param(WINDOW, marks=pytest.mark.algotest)], ids=['llama', 'window']
+    )
     def test_turns_that_continue_a_kept_cache(self, model, gpu):
         wanted, found = (play('plain', groups=3, model=model, **graphs) for graphs in (dict(), dict(graphs=True)))
         assert gpu.counts.launches['graph'] > 0

@@ -5,13 +5,13 @@ have to launch, to copy and to wait for. Tensors of two devices in one operation
 """
 import weakref
 from contextlib import ExitStack, contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from . import kernels
 from .counts import Counts
@@ -27,6 +27,17 @@ INDEXED = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_}  
 ALLOCATIONS = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided, aten.lift_fresh}
 MIXED = {aten.copy_, aten._to_copy, *INDEXED}  # operations that take tensors of two devices
 CUDA, CPU = torch.device('cuda', 0), torch.device('cpu')
+
+
+def leaves(values: Iterable[Any]) -> Iterator[Any]:
+    """The values in lists, tuples and dicts; torch's function takes several times as long."""
+    for x in values:
+        if isinstance(x, (list, tuple)):
+            yield from leaves(x)
+        elif isinstance(x, dict):
+            yield from leaves(x.values())
+        else:
+            yield x
 
 
 class SimulatedGPU:
@@ -57,7 +68,7 @@ class SimulatedGPU:
 
     def near(self, *args: Any) -> torch.device:
         """Where arguments lie: on the GPU if one of them does."""
-        return CUDA if any(isinstance(x, Tensor) and self.has(x) for x in tree_leaves(args)) else CPU
+        return CUDA if any(isinstance(x, Tensor) and self.has(x) for x in leaves(args)) else CPU
 
     def take(self, x: Tensor) -> Tensor:
         """Mark a tensor as one of the GPU."""
@@ -93,7 +104,7 @@ class SimulatedGPU:
     def run(self, func: Any, args: Tuple, kwargs: Dict) -> Any:
         """Run an operation of aten, which counts if tensors of the GPU take part."""
         packet = func.overloadpacket
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        tensors = [x for x in leaves((args, kwargs)) if isinstance(x, Tensor)]
         mine = [x for x in tensors if self.has(x)]
         others = [x for x in tensors if not self.has(x) and x.dim() > 0 and x.device.type == 'cpu']
         if mine and others and packet not in MIXED:
@@ -107,7 +118,7 @@ class SimulatedGPU:
             self.waits(str(packet))
         compute = kernels.OF_GPU.get(func, func) if mine else func
         result = compute(*args, **kwargs)
-        made = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
+        made = [x for x in leaves((result, )) if isinstance(x, Tensor)]
         known = {id(x.untyped_storage()) for x in tensors}
         is_view = bool(made) and not func._schema.is_mutable and all(id(x.untyped_storage()) in known for x in made)
         if on_gpu:
@@ -157,9 +168,10 @@ class _Functions(TorchFunctionMode):
         special = SPECIAL.get(func)
         if special is not None:
             return special(self._gpu, func, *args, **kwargs)
-        wanted = next((torch.device(x) for x in tree_leaves((args, kwargs)) if _is_device(x)), None)
+        wanted = next((torch.device(x) for x in leaves((args, kwargs)) if _is_device(x)), None)
         near = self._gpu.near(args, kwargs)
-        args, kwargs = tree_map(_without_gpu, (args, kwargs))
+        if wanted is not None:
+            args, kwargs = tree_map(_without_gpu, (args, kwargs))
         with self._gpu.calling(near, wanted):
             return func(*args, **kwargs)
 
