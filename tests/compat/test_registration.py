@@ -46,8 +46,8 @@ def test_losses_import_torch_alone_and_change_nothing_of_the_process():
 @pytest.mark.parametrize(
     'first', [
         'import ding_grpo',
-        'import ding, ding_grpo',
-        'import ding_grpo.policy',
+        pytest.param('import ding, ding_grpo', marks=pytest.mark.algotest),
+        pytest.param('import ding_grpo.policy', marks=pytest.mark.algotest),
         'import ding_grpo.compat.patches',
         'from ding_grpo.rl_utils import ppo_value_data, ppo_value_error; import torch; x = torch.ones(2); '
         'assert ppo_value_error(ppo_value_data(x, x, x, None)) == 0',

@@ -198,7 +198,11 @@ ITSELF = 'from ding_grpo.entry import complete\ncomplete(main_config, create_con
 @pytest.mark.envtest
 class TestWaysIn:
 
-    @pytest.mark.parametrize('mode, code', [('serial_onpolicy', ''), ('serial', BUFFER), ('--check', '')])
+    @pytest.mark.parametrize(
+        'mode, code',
+        [('serial_onpolicy', ''),
+         pytest.param('serial', BUFFER, marks=pytest.mark.algotest), ('--check', '')]
+    )
     def test_commands(self, tmp_path, mode, code):
         (tmp_path / 'short.py').write_text(SHORT + code)
         command = [sys.executable, '-m', 'ding_grpo', '-c', 'short.py']
