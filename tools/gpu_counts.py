@@ -30,12 +30,13 @@ WIDE = dict(
     max_position_embeddings=512,
 )
 EXPERTS = dict(num_local_experts=4, num_experts_per_tok=2)
-KINDS = dict(
-    llama=WIDE,
-    qwen3=dict(WIDE, head_dim=16),
-    gemma3_text=dict(WIDE, head_dim=16, sliding_window=512),
-    mixtral=dict(WIDE, **EXPERTS),
-)
+KINDS = {
+    'llama': WIDE,
+    'qwen3': dict(WIDE, head_dim=16),
+    'gemma3_text': dict(WIDE, head_dim=16, sliding_window=512),
+    'gemma3_text, window 16': dict(WIDE, head_dim=16, sliding_window=16),  # shorter than the rows
+    'mixtral': dict(WIDE, **EXPERTS),
+}
 PROMPTS = dict(even=[32] * 8, uneven=[5, 60, 17, 40, 23, 9, 51, 33])
 ROWS, TOKENS, LAYERS = 4, 32, (2, 4)
 ENDS = range(12)  # of 1,000 tokens: about a third of the rows end before the last token
@@ -80,7 +81,7 @@ def _counted(kind: str, prompts: str, layers: int) -> Counter:
     found = Counter()
     with SimulatedGPU() as gpu:
         torch.manual_seed(0)
-        model = CausalLM(config=dict(KINDS[kind], model_type=kind, num_hidden_layers=layers)).to('cuda')
+        model = CausalLM(config=dict(KINDS[kind], model_type=kind.split(',')[0], num_hidden_layers=layers)).to('cuda')
         assert model.shares_prompts
         generator = torch.Generator().manual_seed(1)
         rows = [torch.randint(12, 1000, (n, ), generator=generator) for n in PROMPTS[prompts]]
