@@ -12,6 +12,7 @@ from ding_common.hub.language_model import build_causal_lm
 from .autocast import Autocast
 from .export import replaced_weights, save_folder
 from .fast_linear import make_fast
+from .fused import fuse
 from .lora import add_adapters, check_base
 from .quantized import check_quantize, quantize_linear
 from .read.completions import States, read_shared, read_unshared
@@ -92,6 +93,7 @@ class CausalLM(nn.Module):
         check_base(lora, save_merged, pretrained, gguf_file)
         check_quantize(quantize, lora, save_merged)
         self._wrap(build_causal_lm(pretrained, config, dtype, attn_implementation, 'policy.model', gguf_file))
+        fuse(self.trunk)  # before layers get adapters or fewer bits
         if lora is not None:
             self._peft = (add_adapters(self.lm, lora), )  # a tuple hides it from nn.Module: ``lm`` has its modules
             self.eval()  # includes the adapters

@@ -3,32 +3,32 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ding_grpo.model.read.attention import Options, flash, flash_backward, is_fast, plain
+from ding_grpo.model.read.attention import Options, Seen, added, flash, flash_backward, is_fast, plain
 from tests.simulated_gpu import SimulatedGPU
 
 pytestmark = pytest.mark.unittest
 CASES = [(5, 5, True, False), (37, 21, False, False), (37, 21, False, True), (1, 9, False, True)]
 
 
-def inputs(queries, keys, masked, dtype=torch.double):
+def inputs(queries, keys, dtype=torch.double):
     q, k, v, grad = (torch.randn(3, 2, n, 16, dtype=dtype) for n in (queries, keys, keys, queries))
     seen = torch.rand(3, 1, 1, keys) < 0.7
     seen[..., 0] = True
-    mask = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, float('-inf')) if masked else None
-    return q, k, v, grad, seen, mask
+    return q, k, v, grad, seen
 
 
 @pytest.mark.parametrize('device', ['cpu', 'cuda'])
 @pytest.mark.parametrize('queries, keys, causal, masked', CASES)
 def test_equals_plain_attention(queries, keys, causal, masked, device):
     torch.manual_seed(0)
-    q, k, v, grad, seen, mask = inputs(queries, keys, masked)
+    q, k, v, grad, seen = inputs(queries, keys)
     q, k, v = (x.requires_grad_() for x in (q, k, v))
     shown = seen if masked else torch.ones(queries, keys, dtype=torch.bool).tril() if causal else None
-    wanted, lse = plain(q, k, v, shown, Options(0.3))
+    wanted, lse = plain(q, k, v, None if shown is None else Seen(shown), Options(0.3))
     gradients = torch.autograd.grad(wanted, (q, k, v), grad)
     with SimulatedGPU(), torch.no_grad():
-        q, k, v, grad, mask = (None if x is None else x.to(device) for x in (q, k, v, grad, mask))
+        q, k, v, grad, seen = (x.to(device) for x in (q, k, v, grad, seen))
+        mask = added(Seen(seen), q) if masked else None
         found, of_found = flash(q, k, v, 0.3, mask, causal)
         backward = [x.cpu() for x in flash_backward(grad, q, k, v, found, of_found, 0.3, mask, causal)]
         found, of_found = found.cpu(), of_found.cpu()
@@ -42,7 +42,8 @@ def test_the_calls_fit_torchs_kernel_for_gpus(queries, keys, causal, masked, dty
     """Tensors without contents, for which torch checks arguments and finds shapes and types, need no GPU."""
     multiplies_bfloat16('cuda')
     with FakeTensorMode(), torch.device('cuda'):
-        q, k, v, grad, _, mask = inputs(queries, keys, masked, dtype)
+        q, k, v, grad, seen = inputs(queries, keys, dtype)
+        mask = added(Seen(seen), q) if masked else None
         assert is_fast(q, v, Options(0.3))
         out, lse = flash(q, k, v, 0.3, mask, causal)
         found = flash_backward(grad, q, k, v, out, lse, 0.3, mask, causal)

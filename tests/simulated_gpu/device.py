@@ -4,6 +4,7 @@ views share it, and a parameter gets it with its data. Operations run on the CPU
 have to launch, to copy and to wait for. Tensors of two devices in one operation are an error, as they are there.
 """
 import weakref
+from collections import Counter
 from contextlib import ExitStack, contextmanager
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
@@ -95,6 +96,16 @@ class SimulatedGPU:
         self.counts.copies[f"{way}, {'pinned' if pinned else 'pageable'}"] += source.numel() * source.element_size()
         if to.type == 'cpu' and not pinned:
             self.waits('copy from the GPU')
+
+    @contextmanager
+    def one_launch(self, name: str) -> Iterator[None]:
+        """All operations within are one kernel of the GPU."""
+        before, self.counts.launches = self.counts.launches, Counter()
+        try:
+            yield
+        finally:
+            self.counts.launches = before
+            self.counts.launches[name] += 1
 
     def waits(self, name: str) -> None:
         if self.recorded is not None:
@@ -242,7 +253,12 @@ def _deepcopy(gpu: SimulatedGPU, func: Callable, x: Tensor, memo: Dict) -> Tenso
     return gpu.take(found) if gpu.has(x) else found
 
 
+def _rms_norm(gpu: SimulatedGPU, func: Callable, x: Tensor, shape: Any, weight: Tensor, eps: float) -> Tensor:
+    return kernels.Norm.apply(gpu, x, weight, eps) if gpu.has(x) else func(x, shape, weight, eps)
+
+
 SPECIAL = {
+    torch.nn.functional.rms_norm: _rms_norm,
     torch.device: _as_it_is,
     torch._C._nn._parse_to: _as_it_is,
     torch.Tensor.device.__get__: lambda gpu, func, x: gpu.of(x),

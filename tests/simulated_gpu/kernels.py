@@ -49,6 +49,27 @@ def histogram(x, *args):
     return torch.histc(x.float(), *args).to(x.dtype)
 
 
+class Norm(torch.autograd.Function):
+    """One launch, and one backward that a GPU needs for the gradients of the argument and of the weight."""
+
+    @staticmethod
+    def forward(ctx, gpu, x, weight, eps):
+        ctx.gpu, ctx.eps = gpu, eps
+        ctx.save_for_backward(x, weight)
+        with gpu.one_launch('_fused_rms_norm'):
+            return _norm(x, weight, eps)
+
+    @staticmethod
+    def backward(ctx, grad):
+        with ctx.gpu.one_launch('_fused_rms_norm_backward'), torch.enable_grad():
+            x, weight = (x.detach().requires_grad_() for x in ctx.saved_tensors)
+            return None, *torch.autograd.grad(_norm(x, weight, ctx.eps), (x, weight), grad), None
+
+
+def _norm(x, weight, eps):
+    return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
+
+
 aten = torch.ops.aten
 # Operations that a CPU lacks, or has for fewer types.
 OF_GPU = {

@@ -5,10 +5,10 @@ from tools.gpu_counts import Found, count
 
 # At most, with prompts of uneven lengths: see docs/results/gpu_counts.md.
 BUDGETS = dict(
-    llama=Found(56, 70, 1.5, 65, 133, 130, 9),
-    qwen3=Found(68, 70, 1.5, 77, 161, 130, 9),
-    gemma3_text=Found(86, 74, 1.5, 95, 189, 136, 9),
-    mixtral=Found(71, 70, 3.5, 81, 154, 130, 11),
+    llama=Found(38, 67, 1.5, 49, 102, 117, 9),
+    qwen3=Found(40, 67, 1.5, 51, 104, 117, 9),
+    gemma3_text=Found(48, 71, 1.5, 59, 105, 123, 9),
+    mixtral=Found(53, 67, 3.5, 65, 122, 117, 11),
 )
 
 

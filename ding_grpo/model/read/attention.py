@@ -1,6 +1,7 @@
 """Attention in pieces that are joined by the logarithms of their normalisers."""
 import math
-from typing import NamedTuple, Optional, Tuple
+from functools import cached_property
+from typing import Dict, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -99,37 +100,53 @@ def type_of_backward(x: Tensor) -> torch.dtype:
 
 
 def _of_gpu(mask: Optional[Tensor], q: Tensor, k: Tensor) -> Optional[Tensor]:
-    """The mask in the form that ``of_gpu`` needs."""
-    if mask is None:
-        return None
-    aligned = torch.nn.functional.pad(mask, (0, -mask.shape[-1] % BIAS))[..., :mask.shape[-1]]
-    return aligned.expand(*q.shape[:3], k.shape[2])
+    """The mask in the shape that ``of_gpu`` needs."""
+    return None if mask is None else mask.expand(*q.shape[:3], k.shape[2])
 
 
-def attended(q: Tensor, k: Tensor, v: Tensor, seen: Optional[Tensor], options: Options) -> Tuple[Tensor, Tensor]:
+class Seen:
+    """Which keys each query sees; broadcasts to (n, H, M, L). Layers share it."""
+
+    def __init__(self, keys: Tensor) -> None:
+        self.keys = keys
+        self._added: Dict[torch.dtype, Tensor] = {}
+
+    @cached_property
+    def hidden(self) -> Tensor:
+        """Which keys each query does not see."""
+        return self.keys.logical_not()
+
+    def added(self, dtype: torch.dtype) -> Tensor:
+        """A mask of a type that is added to the scores, with rows in the places that ``of_gpu`` needs."""
+        if dtype not in self._added:
+            n = self.keys.shape[-1]
+            columns = n + -n % BIAS if on_device(self.keys, 'cuda') else n
+            mask = torch.zeros(*self.keys.shape[:-1], columns, dtype=dtype, device=self.keys.device)[..., :n]
+            self._added[dtype] = mask.masked_fill_(self.hidden, float('-inf'))
+        return self._added[dtype]
+
+
+def added(seen: Optional[Seen], like: Tensor) -> Optional[Tensor]:
+    """``Seen.added`` in the type of a tensor; None if all keys are seen."""
+    return None if seen is None else seen.added(like.dtype)
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor, seen: Optional[Seen], options: Options) -> Tuple[Tensor, Tensor]:
     """Like ``plain``, but without a gradient, and by flash attention if that supports it."""
     if is_fast(q, v, options):
         return flash(q, k, v, options.scale, added(seen, q))
     return plain(q, k, v, seen, options)
 
 
-def added(seen: Optional[Tensor], like: Tensor) -> Optional[Tensor]:
-    """A mask that is added to the scores; None if all keys are seen."""
-    if seen is None:
-        return None
-    return torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill_(~seen, float('-inf'))
-
-
-def plain(q: Tensor, k: Tensor, v: Tensor, seen: Optional[Tensor], options: Options) -> Tuple[Tensor, Tensor]:
+def plain(q: Tensor, k: Tensor, v: Tensor, seen: Optional[Seen], options: Options) -> Tuple[Tensor, Tensor]:
     """Attention by plain operations, in float32 or wider: q (n, H, M, D), k (n, H, L, D), v (n, H, L, E) -> (n, H, M,
-    E), and logarithms of the normalisers, (n, H, M). ``seen``: which keys each query sees; it broadcasts to (n, H, M,
-    L). The result is 0 in the limit for a query that sees no key."""
+    E), and logarithms of the normalisers, (n, H, M). The result is 0 in the limit for a query that sees no key."""
     score = (q * options.scale) @ k.transpose(-1, -2)  # in float16 the bare product could overflow
     if options.softcap is not None:
         score = torch.tanh(score / options.softcap) * options.softcap
     score = widened(score)
     if seen is not None:  # not minus infinity, because a query may see no key of its prompt
-        score = score.masked_fill(~seen, torch.finfo(score.dtype).min / 2)
+        score = score.masked_fill(seen.hidden, torch.finfo(score.dtype).min / 2)
     lse = score.logsumexp(-1)
     weight = (score - lse.unsqueeze(-1)).exp()
     return (weight.to(v.dtype) @ v).to(weight.dtype), lse

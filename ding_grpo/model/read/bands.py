@@ -2,11 +2,14 @@
 Segments of a packed row of tokens, arranged in a grid for operations that need one. Segments of similar length share a
 grid (a band), so that one long segment does not force the others to its length.
 """
+from functools import cached_property
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from .attention import Seen
 
 SIZES = 48  # number of sizes that ``divide`` distinguishes; with more, neighbouring sizes count as equal
 
@@ -30,12 +33,13 @@ class Band:
         index[cells] = self.places
         self.tokens, self._cell, self._index, self.length = _to(device, self.places, cells, index, length)
 
-    @property
-    def filled(self) -> Optional[Tensor]:
-        """Which cells have a token, in a form that broadcasts to scores, (n, 1, 1, columns); None for all."""
+    @cached_property
+    def filled(self) -> Optional[Seen]:
+        """Which cells have a token, (n, 1, 1, columns); None for all."""
         if self.even:
             return None
-        return torch.arange(self.shape[1], device=self.length.device) < self.length.view(-1, 1, 1, 1)
+        column = torch.arange(self.shape[1], device=self.length.device)
+        return Seen(column < self.length.view(-1, 1, 1, 1))
 
     def place(self, x: Tensor) -> Tensor:
         """Put tokens into the grid, (H, N, *) -> (H, n, columns, *)."""

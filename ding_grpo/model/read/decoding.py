@@ -64,7 +64,7 @@ class SharedDecoding(Decoding):
 
     def _read_one(self, token: Tensor) -> Tensor:
         """``step`` before it counts the tokens: a second call has the same result."""
-        hidden = read_packed(self._trunk, token, self._within(self._growing.position), self._growing)  # (B, H)
+        hidden = read_packed(self._trunk, token, self._within(self._growing.begin()), self._growing)  # (B, H)
         return self._head.logits(hidden)
 
     def read(self, token: Tensor, length: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ class SharedDecoding(Decoding):
         lines, tokens = token.shape
         self.set_read(self._growing.read)
         step, last = torch.arange(tokens, device=token.device), (length - 1).clamp(min=0)
-        position = self._growing.position.unsqueeze(1) + torch.minimum(step, last.unsqueeze(1))  # (B, T)
+        position = self._growing.begin().unsqueeze(1) + torch.minimum(step, last.unsqueeze(1))  # (B, T)
         hidden = read_packed(self._trunk, token.flatten(), self._within(position.flatten()),
                              self._growing).unflatten(0, (lines, tokens))  # (B, T, H)
         self.set_read(self._growing.read + length)

@@ -1,12 +1,12 @@
 """Sampling with shared prompts: the attention of rows that grow by one token at a time."""
 from itertools import accumulate
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .attention import TOKEN, Options, attended, call_time
+from .attention import TOKEN, Options, Seen, attended, call_time
 from .bands import Band, Packed, divide
 from .prompt_pack import PromptPack
 from .prompts import PromptTree
@@ -30,6 +30,7 @@ class Growing:
         self._own: Dict[int, Tuple[Tensor, Tensor]] = {}  # by layer (B, K, room, D)
         self._read = 0  # number of own tokens read of each row, of the longest if they differ
         self._count: Optional[Tensor] = None  # (B, ): the same of each row if they differ, or ``fixed``
+        self._step: Dict[Any, Any] = {}  # what all layers share while they read the next tokens
         self._set(tree.common, tree.remaining, tree.beginning, tree.row.tolist(), tree.row.device)
         if fixed:
             self._count = torch.zeros_like(self._length)
@@ -39,9 +40,9 @@ class Growing:
         """Whether the cache of the rows has no place for another token, so that the next step makes room."""
         return all(self._read >= keys.shape[2] for keys, _ in self._own.values())
 
-    @property
-    def position(self) -> Tensor:
-        """Position of each line's next token, (B, )."""
+    def begin(self) -> Tensor:
+        """Begin to read the next tokens. Returns the position of each line's first, (B, )."""
+        self._step.clear()
         return self._length + (self._read if self._count is None else self._count)
 
     @property
@@ -108,12 +109,11 @@ class Growing:
         k, v = self._append(layer, *(x[0].unflatten(1, (lines, tokens)).transpose(0, 1) for x in (k, v)))
         options = options.within(self._longest + k.shape[2])  # k: (B, K, t, D)
         q = q[0].reshape(groups, repeat, lines, tokens, size).permute(2, 0, 1, 3, 4).reshape(lines, groups, -1, size)
-        own = self._places(tokens)
-        seen = self._seen(own, k.shape[2], repeat, options.window)
+        seen, of_levels = self._seen(tokens, k.shape[2], repeat, options.window)
         out, lse = attended(q, k, v, seen, options)  # (B, K, rep T, E), (B, K, rep T)
         out = out.to(lse.dtype)
-        for level, grids in zip(self._levels, self._grids[layer]):
-            above, above_lse = level.attend(q, grids, own, repeat, options)
+        for level, grids, above_seen in zip(self._levels, self._grids[layer], of_levels):
+            above, above_lse = level.attend(q, grids, above_seen, options)
             out = torch.lerp(above.to(lse.dtype), out, torch.sigmoid(lse - above_lse).unsqueeze(-1))
             lse = torch.logaddexp(lse, above_lse)
         out = out.to(v.dtype).unflatten(2, (repeat, tokens))  # (B, K, rep, T, E)
@@ -121,16 +121,28 @@ class Growing:
 
     def _places(self, tokens: int) -> Tensor:
         """The place of each new token among the own tokens of its line, (1 or B, T)."""
-        step = torch.arange(tokens, device=self._length.device)
-        return self._read + step.unsqueeze(0) if self._count is None else self._count.unsqueeze(1) + step
+        if 'places' not in self._step:
+            step = torch.arange(tokens, device=self._length.device)
+            self._step['places'] = (self._read if self._count is None else self._count.unsqueeze(1)) + step.unsqueeze(0)
+        return self._step['places']
 
-    def _seen(self, own: Tensor, keys: int, repeat: int, window: Optional[int]) -> Optional[Tensor]:
+    def _seen(self, tokens: int, keys: int, repeat: int,
+              window: Optional[int]) -> Tuple[Optional[Seen], List[List[Optional[Seen]]]]:
+        """What new tokens see in all layers of a window: of the own keys, and of the segments in each level's grids."""
+        key = (keys, repeat, window)
+        if key not in self._step:
+            own = self._places(tokens)
+            of_levels = [[share.seen(window, own, repeat) for share in level.shares] for level in self._levels]
+            self._step[key] = self._seen_own(own, keys, repeat, window), of_levels
+        return self._step[key]
+
+    def _seen_own(self, own: Tensor, keys: int, repeat: int, window: Optional[int]) -> Optional[Seen]:
         """Which own keys each new token sees, (1 or B, 1, 1 or rep T, t); None for all."""
         if self._count is None and own.shape[1] == 1 and window is None:
             return None
         key, place = torch.arange(keys, device=own.device), own.unsqueeze(-1)  # (t, ), (1 or B, T, 1)
         seen = key <= place if window is None else (key <= place) & (place - key < window)
-        return seen[:, None] if own.shape[1] == 1 else seen.repeat(1, repeat, 1).unsqueeze(1)
+        return Seen(seen[:, None] if own.shape[1] == 1 else seen.repeat(1, repeat, 1).unsqueeze(1))
 
     def _append(self, layer: int, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:
         """Keep keys and values of new tokens, (B, K, T, D) each. Returns those of all own tokens, (B, K, t, D)."""
@@ -175,13 +187,12 @@ class _Level(NamedTuple):
         order = torch.cat([share.line[share.cell] for share in shares])
         return cls(shares, None if bool((order.diff() > 0).all()) else order.argsort())
 
-    def attend(self, q: Tensor, grids: List[Tuple[Tensor, Tensor]], own: Tensor, repeat: int,
+    def attend(self, q: Tensor, grids: List[Tuple[Tensor, Tensor]], seen: List[Optional[Seen]],
                options: Options) -> Tuple[Tensor, Tensor]:
-        """Attention of the lines (B, K, rep T, D) to the segments: (B, K, rep T, E), and (B, K, rep T). The new tokens
-        of the lines have the places ``own`` (1 or B, T)."""
+        """Attention of the lines (B, K, rep T, D) to the segments: (B, K, rep T, E), and (B, K, rep T)."""
         parts = []
-        for share, (k, v) in zip(self.shares, grids):
-            found = attended(share.queries(q), k, v, share.seen(options.window, own, repeat), options)
+        for share, (k, v), of_share in zip(self.shares, grids, seen):
+            found = attended(share.queries(q), k, v, of_share, options)
             parts.append([share.lines(x, q.shape[2]) for x in found])
         out, lse = (torch.cat(x) if len(x) > 1 else x[0] for x in zip(*parts))
         return (out, lse) if self.back is None else (out[self.back], lse[self.back])
@@ -227,7 +238,7 @@ class _Share(NamedTuple):
         x = x.unflatten(2, (self.rows, repeat)).transpose(1, 2).flatten(0, 1)
         return x if self.even else x[self.cell]
 
-    def seen(self, window: Optional[int], own: Tensor, repeat: int) -> Optional[Tensor]:
+    def seen(self, window: Optional[int], own: Tensor, repeat: int) -> Optional[Seen]:
         """The keys that tokens at the places ``own`` (1 or B, T) see, (p, 1, 1 or R rep T, L); None for all."""
         if window is None:
             return self.band.filled
@@ -235,4 +246,4 @@ class _Share(NamedTuple):
         key = torch.arange(self.band.shape[1], device=length.device)
         after = self.after.unsqueeze(1) + (own if len(own) == 1 else own[self.line])  # (p R, T)
         after = after.unflatten(0, (-1, self.rows)).repeat(1, 1, repeat).flatten(1)  # (p, R rep T)
-        return (key < length) & (length + after.unsqueeze(1).unsqueeze(-1) - key < window)
+        return Seen((key < length) & (length + after.unsqueeze(1).unsqueeze(-1) - key < window))

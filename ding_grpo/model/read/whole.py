@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .attention import TOKEN, Options, added, call_time, flash, flash_backward, is_fast, plain, type_of_backward
+from .attention import TOKEN, Options, Seen, added, call_time, flash, flash_backward, is_fast, plain, type_of_backward
 from .bands import Band, Packed, divide
 from .prompts import PromptTree
 from .row_tree import RowTree
@@ -22,7 +22,7 @@ _Segment = Tuple[Tuple[int, int], Optional[np.ndarray]]  # start and length; whi
 class _Own(NamedTuple):
     """Segments in a grid, and what their tokens see of them."""
     band: Band
-    seen: Optional[Tensor]  # (n, 1, T, T): which tokens each token sees; None for those before it
+    seen: Optional[Seen]  # (n, 1, T, T): which tokens each token sees; None for those before it
 
     @classmethod
     def of(cls, segments: List[_Segment], device: torch.device) -> List['_Own']:
@@ -38,7 +38,7 @@ class _Own(NamedTuple):
             seen = np.tile(np.eye(longest, dtype=bool), (len(found), 1, 1))  # a padded cell sees itself
             for i, mask in enumerate(masks):
                 seen[i, :len(mask), :len(mask)] = mask
-            own.append(cls(Band(list(found), device), torch.from_numpy(seen).unsqueeze(1).to(device)))
+            own.append(cls(Band(list(found), device), Seen(torch.from_numpy(seen).unsqueeze(1).to(device))))
         return own
 
 
@@ -94,6 +94,7 @@ class Whole:
             if sum(branches.length):
                 self._longest = max(self._longest, 1 + int(branches.position.max()))
         self.own = _Own.of(own, device)
+        self._seen: Dict[Tuple, Seen] = {}
         self.packed = Packed([x.band for x in self.own])
         commons, prompts = segments[:len(tree.common)], segments[len(tree.common):]
         rows = list(zip(accumulate(of_each, initial=begin), of_each))
@@ -123,11 +124,12 @@ class Whole:
         options = options.within(self._longest)
         if is_fast(q, v, options):
             return _Flash.apply(q, k, v, self, options.scale).unsqueeze(0)
-        parts = [_plain_own(own, q, k, v, options, self._position) for own in self.own]
+        parts = [_plain_own(own.band, q, k, v, self._seen_own(own, options.window), options) for own in self.own]
         out, lse = (self.packed.join(list(x)) for x in zip(*parts))  # (N, H, E), (N, H)
         for above in self.above:
+            repeat = len(q) // len(k)
             parts = [
-                _plain_above(*bands, q, k, v, options, self._distance(*bands, offset, options.window))
+                _plain_above(*bands, q, k, v, self._seen_above(*bands, offset, options.window, repeat), options)
                 for bands, offset in zip(above.bands, above.offset)
             ]
             first, end = above.tokens.start, above.tokens.stop
@@ -136,12 +138,32 @@ class Whole:
             )
         return out.to(v.dtype).unsqueeze(0)
 
-    def _distance(self, queries: Band, keys: Band, offset: Tensor, window: Optional[int]) -> Optional[Tensor]:
-        """Distance from each query to each key, in tokens, (p, M, L); None without a window."""
+    def _seen_own(self, own: _Own, window: Optional[int]) -> Seen:
+        """What tokens see of their own segment, (n or 1, 1, T, T), the same in all layers of a window."""
+        key = (own.band, window)
+        if key not in self._seen:
+            tokens, device = own.band.shape[1], self._position.device
+            before = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
+            seen = before if own.seen is None else own.seen.keys
+            if window is not None:
+                at = own.band.place(self._position.unsqueeze(0))[0]  # (n, T)
+                seen = seen & (at.unsqueeze(2) - at.unsqueeze(1) < window).unsqueeze(1)
+            self._seen[key] = Seen(seen)
+        return self._seen[key]
+
+    def _seen_above(self, queries: Band, keys: Band, offset: Tensor, window: Optional[int],
+                    repeat: int) -> Optional[Seen]:
+        """What tokens see of the segment above theirs, (p, 1, 1 or rep M, L), the same in all layers of a window; None
+        for all. ``offset`` (p, ): position of each segment's first token."""
         if window is None:
-            return None
-        at = queries.place(self._position.unsqueeze(0))[0] - offset.unsqueeze(1)  # (p, M)
-        return at.unsqueeze(-1) - torch.arange(keys.shape[1], device=at.device)
+            return keys.filled
+        key = (queries, keys, window, repeat)
+        if key not in self._seen:
+            at = queries.place(self._position.unsqueeze(0))[0] - offset.unsqueeze(1)  # (p, M)
+            distance = at.unsqueeze(-1) - torch.arange(keys.shape[1], device=at.device)
+            near = (distance < window).repeat(1, repeat, 1).unsqueeze(1)
+            self._seen[key] = Seen(near if keys.filled is None else near & keys.filled.keys)
+        return self._seen[key]
 
 
 def _all_seen(
@@ -172,29 +194,17 @@ def _adjoined(segments: List[Tuple[int, int]], number: List[int]) -> List[Tuple[
     return list(ends.values())
 
 
-def _plain_own(own: _Own, q: Tensor, k: Tensor, v: Tensor, options: Options, position: Tensor) -> Tuple[Tensor, Tensor]:
+def _plain_own(band: Band, q: Tensor, k: Tensor, v: Tensor, seen: Seen, options: Options) -> Tuple[Tensor, Tensor]:
     """Attention of tokens to their own segment, (tokens, H, E), and the logarithm of its normaliser, (tokens, H)."""
-    band, seen = own
-    q, k, v = _own(band, q, k, v)
-    if seen is None:
-        seen = torch.ones(band.shape[1], band.shape[1], dtype=torch.bool, device=q.device).tril()
-    if options.window is not None:
-        at = band.place(position.unsqueeze(0))[0]  # (n, T)
-        seen = seen & (at.unsqueeze(2) - at.unsqueeze(1) < options.window).unsqueeze(1)
-    out, lse = plain(q, k, v, seen, options)
+    out, lse = plain(*_own(band, q, k, v), seen, options)
     return band.take(out.transpose(1, 2)), band.take(lse.transpose(1, 2))
 
 
-def _plain_above(
-        queries: Band, keys: Band, q: Tensor, k: Tensor, v: Tensor, options: Options, distance: Optional[Tensor]
-) -> Tuple[Tensor, Tensor]:
+def _plain_above(queries: Band, keys: Band, q: Tensor, k: Tensor, v: Tensor, seen: Optional[Seen],
+                 options: Options) -> Tuple[Tensor, Tensor]:
     """Attention of tokens to a segment above their own, in the form of ``_plain_own``."""
-    repeat, seen = len(q) // len(k), keys.filled
-    if distance is not None:
-        near = (distance < options.window).repeat(1, repeat, 1).unsqueeze(1)  # (p, 1, rep M, L)
-        seen = near if seen is None else near & seen
-    out, lse = plain(*_above(queries, keys, q, k, v), seen, options)
-    return tuple(queries.take(_unfold(x, repeat)) for x in (out, lse))
+    found = plain(*_above(queries, keys, q, k, v), seen, options)
+    return tuple(queries.take(_unfold(x, len(q) // len(k))) for x in found)
 
 
 def _repeat(x: Tensor, heads: int) -> Tensor:

@@ -1,0 +1,124 @@
+"""Norms and gated units with fewer operations, beside the architectures' own classes."""
+import pytest
+import torch
+from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
+from transformers.models.llama.modeling_llama import LlamaConfig, LlamaMLP, LlamaRMSNorm
+from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+
+from ding_grpo.model.fused import fuse
+
+pytestmark = pytest.mark.unittest
+MLP = LlamaConfig(hidden_size=8, intermediate_size=24, num_attention_heads=2)
+LAYERS = dict(
+    llama=lambda: LlamaRMSNorm(8, eps=1e-5),
+    qwen3=lambda: Qwen3RMSNorm(8, eps=1e-3),
+    gemma3=lambda: Gemma3RMSNorm(8),
+    mlp=lambda: LlamaMLP(MLP),
+)
+
+
+def of_own(make):
+    """A layer with random weights, and its own class's."""
+    torch.manual_seed(0)
+    own, other = make(), make()
+    for p in own.parameters():
+        torch.nn.init.normal_(p, std=0.7)
+    other.load_state_dict(own.state_dict())
+    return other, own
+
+
+def fused(make):
+    other, own = of_own(make)
+    fuse(torch.nn.Sequential(other))
+    assert isinstance(other, type(own)) and type(other) is not type(own)
+    return other, own
+
+
+@pytest.mark.parametrize('name', LAYERS)
+@pytest.mark.parametrize('shape', [(8, ), (5, 8), (2, 3, 8)], ids=str)
+def test_result_to_the_bit_and_gradients(name, shape):
+    layers = fused(LAYERS[name])
+    results = []
+    for layer in layers:
+        x = torch.linspace(-0.02, 3, torch.Size(shape).numel()).view(shape).requires_grad_()
+        y = layer(x)
+        y.backward(torch.linspace(1, -2, y.numel()).view(y.shape[::-1]).permute(*range(y.dim())[::-1]))
+        results.append((y, x.grad, *(p.grad for p in layer.parameters())))
+    (y, *gradients), (of_own_class, *others) = results
+    assert torch.equal(y, of_own_class)
+    for found, wanted in zip(gradients, others):
+        assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-6 * wanted.abs().max().item())
+
+
+@pytest.mark.parametrize('name', LAYERS)
+def test_frozen_weights_get_no_gradient(name):
+    layer, own = fused(LAYERS[name])
+    gradients = []
+    for one in (layer, own):
+        x = torch.linspace(-1, 1, 16).view(2, 8).requires_grad_()
+        one.requires_grad_(False)(x).square().sum().backward()
+        assert all(p.grad is None for p in one.parameters())
+        gradients.append(x.grad)
+    assert torch.allclose(*gradients, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.double], ids=str)
+def test_other_types_are_computed_by_the_architecture(dtype):
+    layer, own = fused(LAYERS['llama'])
+    x = torch.linspace(-1, 3, 16, dtype=dtype).view(2, 8)
+    assert torch.equal(layer(x), own(x)) and torch.equal(layer.to(dtype)(x), own.to(dtype)(x))
+
+
+class OtherRMSNorm(LlamaRMSNorm):
+    """It has the name of a norm, and computes another thing."""
+
+    def forward(self, x):
+        return x * self.weight
+
+
+class ScaledRMSNorm(LlamaRMSNorm):
+    """It needs a second argument."""
+
+    def forward(self, x, scale):
+        return super().forward(x) * scale
+
+
+@pytest.mark.parametrize(
+    'layer', [OtherRMSNorm(8),
+              ScaledRMSNorm(8),
+              MambaRMSNormGated(8, 8),
+              torch.nn.RMSNorm(8),
+              torch.nn.Linear(8, 8)],
+    ids=lambda layer: type(layer).__name__
+)
+def test_others_stay_as_they_are(layer):
+    own = type(layer)
+    fuse(torch.nn.Sequential(layer))
+    assert type(layer) is own
+
+
+def test_on_a_gpu_a_norm_is_one_launch(gpu):
+    layer = fused(LAYERS['llama'])[0].cuda()
+    x = torch.linspace(-1, 3, 16).view(2, 8).cuda().requires_grad_()
+    gpu.counts.reset()
+    y = layer(x)
+    assert dict(gpu.counts.launches) == {'_fused_rms_norm': 1}
+    y.backward(torch.ones_like(y))
+    assert gpu.counts.launches['_fused_rms_norm_backward'] == 1
+
+
+def test_less_is_kept_for_the_backward_pass():
+    kept = []
+    for layer in fused(LAYERS['mlp']):
+        sizes = {}
+        x = torch.ones(100, 8, requires_grad=True)
+
+        def keep(t):
+            sizes[t.data_ptr()] = t.numel()
+            return t
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+            layer(x)
+        kept.append(sum(sizes.values()))
+    assert kept[0] <= kept[1] - 100 * 24
