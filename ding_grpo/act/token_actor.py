@@ -305,15 +305,17 @@ class TokenActor(Actor):
             self._sampler.load(self._model.state_dict(), version)
             self._loaded = version
         rollout = self._sampler.sample(RowRequest(list(obs), stripped, row_keys, uniform, limit, places, early_stop))
-        logp, kept = rollout.logp.cpu(), rollout.kept
+        action, logp, kept = rollout.action.cpu(), rollout.logp.cpu(), rollout.kept
+        if isinstance(kept, Tensor):
+            kept = kept.cpu()
         check_sampled(logp.isfinite(), self._model, list(obs), row_keys, prompts=stripped)
         output = {}
         for line, (env_id, n) in enumerate(zip(obs, rollout.length.tolist())):
             output[env_id] = dict(
                 prompt=stripped[line],
-                action=rollout.action[line, :n].cpu(),
+                action=action[line, :n],
                 logp=logp[line, :n],
-                kept=kept[line].first(n) if isinstance(kept, list) else None if kept is None else kept[line, :n].cpu(),
+                kept=kept[line].first(n) if isinstance(kept, list) else None if kept is None else kept[line, :n],
             )
         for i, counts in zip(obs, [] if early_stop is None else early_stop.counted(rollout.length)):
             output[i]['dropped'] = not counts

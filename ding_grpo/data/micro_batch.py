@@ -61,12 +61,11 @@ def _blocks(costs: Dict[int, Tuple[int, int, int]], processes: int) -> List[List
 
 def _costs(batch: 'Batch') -> Dict[int, Tuple[int, int, int]]:  # noqa
     """For each row that has a weight: number of tokens to read, index of its prompt, number of the prompt's tokens."""
-    lengths = batch.length.tolist()
-    rows = (batch.weight != 0).any(1).nonzero().squeeze(1).tolist()
+    counts = (batch.weight != 0).any(1)
+    facts = enumerate(torch.stack([counts, batch.length, batch.group]).T.tolist())  # waits for a GPU once
     if batch.prompts is None:
-        return {row: (lengths[row], 0, 0) for row in rows}
-    groups = batch.group.tolist()
-    return {row: (lengths[row] - 1, groups[row], len(batch.prompts[row])) for row in rows}
+        return {row: (length, 0, 0) for row, (counted, length, _) in facts if counted}
+    return {row: (length - 1, group, len(batch.prompts[row])) for row, (counted, length, group) in facts if counted}
 
 
 def _fill(costs: Dict[int, Tuple[int, int, int]], most: int) -> List[List[int]]:

@@ -1,6 +1,6 @@
 """Metrics of batches and of steps; docs/reference/metrics.md gives the formulas."""
 import math
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -94,22 +94,29 @@ def step_metrics(
     weight, of_loss = batch.weight, info.metrics()
     if batch.logp_ref is None:
         del of_loss['kl']
-    return dict(
-        kl_old=masked_mean(kl_estimate(logp_old, logp, 'k3'), weight).item(),
-        total_loss=(loss - entropy_weight * sequence_mean(entropy, weight)).item(),
-        policy_loss=loss.item(),
-        entropy=masked_mean(entropy, weight).item(),
-        grad_norm=norm.item(),
-        **of_loss,
-        **sampler_gap(batch, logp, fresh),
+    compared, gap, largest = sampler_gap(batch, logp, fresh)
+    found = dict(
+        kl_old=masked_mean(kl_estimate(logp_old, logp, 'k3'), weight),
+        total_loss=loss - entropy_weight * sequence_mean(entropy, weight),
+        policy_loss=loss,
+        entropy=masked_mean(entropy, weight),
+        grad_norm=norm,
+        sampler_gap_mean=gap,
+        sampler_gap_max=largest,
     )
+    numbers = torch.stack([x.double() for x in (compared, *found.values())]).tolist()  # the only wait for a GPU
+    metrics = dict(zip(found, numbers[1:]), **of_loss)
+    if not numbers[0]:
+        del metrics['sampler_gap_mean'], metrics['sampler_gap_max']
+    return metrics
 
 
-def sampler_gap(batch: Batch, logp: Tensor, fresh: Tensor) -> Dict[str, float]:
-    """Mean and maximum, in nats, of the absolute difference between the log-probabilities (B, S) of the sampler and of
-    the learner with the same weights, over the steps with a weight of ``fresh`` rows; empty without such steps."""
-    gap = (logp - batch.logp_old)[fresh & (batch.weight != 0)].abs()
-    return {} if gap.numel() == 0 else dict(sampler_gap_mean=gap.mean().item(), sampler_gap_max=gap.max().item())
+def sampler_gap(batch: Batch, logp: Tensor, fresh: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    """Whether there are steps with a weight of ``fresh`` rows, and over these the mean and the maximum, in nats, of the
+    absolute difference between the log-probabilities (B, S) of the sampler and of the learner with the same weights."""
+    steps = fresh & (batch.weight != 0)
+    gap = (logp - batch.logp_old).abs().masked_fill(~steps, 0)
+    return steps.any(), masked_mean(gap, steps.to(gap.dtype)), gap.max()
 
 
 def outcome_of(metrics: Dict[str, float], target_kl: Optional[float], max_ratio: Optional[float]) -> Optional[str]:

@@ -101,7 +101,8 @@ class Updater:
         """Take one optimizer step, unless the outcome forbids it. Returns metrics and the outcome."""
         cfg, batch = self._cfg, mini_batch.to(self._device)
         self.optimizer.zero_grad()
-        read = self._learn_rows(batch, self._slope(mini_batch) if self._loss_of_whole else None)
+        tokens = mini_batch.weight.sum().item() if self.loss_config.reduction == 'token' else None
+        read = self._learn_rows(batch, tokens, self._slope(mini_batch) if self._loss_of_whole else None)
         more = [term.learn_more(len(batch), self.step_seed, self._learn_batch) for term in self._terms]
         trained = self.trained
         for term in self._terms:
@@ -125,19 +126,19 @@ class Updater:
             self.optimizer_steps += 1
         return dict(metrics, **{name: float(name == outcome) for name in OUTCOMES})
 
-    def _learn_rows(self, batch: Batch, slope: Optional[Tensor]) -> Dict[str, Tensor]:
-        """Add the gradients of a mini-batch, by its parts. ``slope`` (B, S), the gradient of the policy's loss with
-        respect to log-probabilities, replaces this loss. Returns what was read, (B, S) by name."""
+    def _learn_rows(self, batch: Batch, tokens: Optional[float], slope: Optional[Tensor]) -> Dict[str, Tensor]:
+        """Add the gradients of a mini-batch, by its parts. ``tokens``: over how many the loss is a mean, None for a
+        mean over rows. ``slope`` (B, S), the gradient of the policy's loss with respect to log-probabilities, replaces
+        this loss. Returns what was read, (B, S) by name."""
         given = {name: head for term in self._terms for name, head in term.heads().items()}
         names = ['logp', 'entropy', *(name for term in self._terms for name in term.reads)]
         read = {name: torch.zeros_like(batch.logp_old) for name in names}
-        tokens = batch.weight.sum().item() if self.loss_config.reduction == 'token' else None
         for rows, part in batch.parts(self._cfg.micro_batch_tokens, self._sharded):
             found = self._actor.read(self._model, part, self.entropy_weight > 0, **given)  # (b, s) each
             share = len(rows) / len(batch)  # of the part in a mean over rows
             of_loss = share if tokens is None else 1
             if slope is None:
-                loss = self.loss(part, found.logp, tokens)[0] * of_loss
+                loss = self.loss(part, found.logp, tokens, with_info=False)[0] * of_loss
             else:
                 loss = (found.logp[:len(rows)] * slope[rows, :found.logp.shape[1]]).sum()
             if self.entropy_weight > 0:

@@ -15,7 +15,8 @@ class Rows:
     """What is read of a ``Batch`` to divide it."""
 
     def __init__(self, weight, group=None, prompts=None):
-        self.weight, self.group, self.prompts, self.length = weight, group, prompts, (weight != 0).sum(1)
+        self.weight, self.prompts, self.length = weight, prompts, (weight != 0).sum(1)
+        self.group = torch.zeros(len(weight), dtype=torch.long) if group is None else group
 
     def __len__(self):
         return len(self.weight)

@@ -181,8 +181,8 @@ class TestGap:
         fresh = fresh_rows(batch, 7)
         assert fresh.tolist() == [[True], [True], [False]]
         logp = torch.tensor([[-1.5, -2.], [-2.75, 9.], [9., 9.]])  # 0.5, 0 and 0.25 away, and 2 that do not count
-        assert sampler_gap(batch, logp, fresh) == dict(sampler_gap_mean=0.25, sampler_gap_max=0.5)
-        assert sampler_gap(batch, logp, fresh_rows(batch, 8)) == {}
+        assert sampler_gap(batch, logp, fresh) == (True, 0.25, 0.5)
+        assert sampler_gap(batch, logp, fresh_rows(batch, 8)) == (False, 0, 0)
 
     @pytest.mark.parametrize('sampling', [dict(), dict(temperature=0.01), dict(top_k=5, top_p=0.9)], ids=str)
     def test_in_float32_it_is_rounding(self, sampling):

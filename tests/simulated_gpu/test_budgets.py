@@ -1,6 +1,8 @@
 """What a GPU would have to do must not grow: launches and waits of four architectures, counted without a GPU."""
 import pytest
 
+from ding_grpo.instruments.watch import EACH_BEFORE
+from tests.policies import reward, sample_groups, token_policy
 from tools.gpu_counts import Found, count
 
 # At most, with prompts of uneven lengths: see docs/results/gpu_counts.md.
@@ -21,3 +23,13 @@ def test_launches_and_waits(kind):
     found = count(kind, 'uneven')
     over = {name: (x, most) for name, x, most in zip(Found._fields, found, BUDGETS[kind]) if x > most}
     assert not over, f'{kind}: counted and at most'
+
+
+def test_waits_of_an_update(gpu):
+    policy, waits = token_policy(dict(cuda=True)), []
+    for number in range(EACH_BEFORE + 1):
+        data = sample_groups(policy, collect=number, reward=reward)
+        gpu.counts.reset()
+        policy.learn_mode.forward(data)
+        waits.append(gpu.counts.waits.total())
+    assert waits[-1] <= 12 and max(waits) <= 32  # while the instruments look at each update

@@ -2,6 +2,7 @@
 from itertools import accumulate
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -60,8 +61,8 @@ class Growing:
         """The segments in ``_packed`` and the prompt of each line; see ``PromptTree``."""
         self._common, self._remaining, self._beginning, self._row = common, remaining, beginning, row
         skipped = [common[i] for i in beginning] if common else [0] * len(remaining)
-        self._length = torch.tensor([skipped[i] + remaining[i] for i in row], device=device)  # (B, )
-        self._longest = int(self._length.max())
+        lengths = [skipped[i] + remaining[i] for i in row]
+        self._length, self._longest = torch.tensor(lengths, device=device), max(lengths)  # (B, )
         start = list(accumulate([*common, *remaining], initial=0))
         after = [remaining[i] for i in row]  # number of tokens between a line's beginning and its own tokens
         self._levels = []
@@ -184,8 +185,9 @@ class _Level(NamedTuple):
             _Share.of([used[i] for i in chosen], lines, [(start[i], n) for i, n in enumerate(lengths)], after, device)
             for chosen in divide(sizes, lambda count, m, n: call + count * n * (m + TOKEN))
         ]
-        order = torch.cat([share.line[share.cell] for share in shares])
-        return cls(shares, None if bool((order.diff() > 0).all()) else order.argsort())
+        order = np.array([line for share in shares for line in share.own])
+        ascending = bool((order[1:] > order[:-1]).all())
+        return cls(shares, None if ascending else torch.from_numpy(order.argsort()).to(device))
 
     def attend(self, q: Tensor, grids: List[Tuple[Tensor, Tensor]], seen: List[Optional[Seen]],
                options: Options) -> Tuple[Tensor, Tensor]:
@@ -201,6 +203,7 @@ class _Level(NamedTuple):
 class _Share(NamedTuple):
     """Segments of similar length, and the lines that see them, R places for each segment."""
     band: Band
+    own: List[int]  # the lines, in the order of the places
     rows: int  # R
     line: Tensor  # (p R, ): the line in each place; an arbitrary line in an empty place
     cell: Tensor  # (lines, ): places with a line
@@ -219,8 +222,8 @@ class _Share(NamedTuple):
         cell = [place * rows + j for place, i in enumerate(chosen) for j in range(len(lines[i]))]
         flat = sum(line, [])
         return cls(
-            band, rows, torch.tensor(flat, device=device), torch.tensor(cell, device=device),
-            len(cell) == len(flat), flat == list(range(len(flat))),
+            band, [line for i in chosen for line in lines[i]], rows, torch.tensor(flat, device=device),
+            torch.tensor(cell, device=device), len(cell) == len(flat), flat == list(range(len(flat))),
             torch.tensor([after[i] for i in flat], device=device)
         )
 

@@ -1,7 +1,7 @@
 """The prompts of a batch, and their common beginnings, such as a system message and worked examples."""
 import os
 from itertools import accumulate, chain
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ class PromptBatch(NamedTuple):
     ids: Tensor  # (P, L), P distinct prompts of at most L tokens
     mask: Tensor  # (P, L), 1 on tokens, 0 on padding
     row: Tensor  # (B, ), index of each row's prompt
+    tokens: Optional[List[List[int]]] = None  # of each prompt, without padding; None: they have to be read from ``ids``
 
     @classmethod
     def of(cls, prompts: List[Tensor], device: torch.device) -> 'PromptBatch':
@@ -26,7 +27,7 @@ class PromptBatch(NamedTuple):
         length = max(len(p) for p in index)
         ids = torch.tensor([(0, ) * (length - len(p)) + p for p in index])  # (P, L)
         mask = torch.tensor([[0] * (length - len(p)) + [1] * len(p) for p in index])  # (P, L)
-        return cls(ids.to(device), mask.to(device), torch.tensor(row, device=device))
+        return cls(ids.to(device), mask.to(device), torch.tensor(row, device=device), list(map(list, index)))
 
     @property
     def length(self) -> Tensor:
@@ -59,7 +60,9 @@ class PromptTree(NamedTuple):
     def of(cls, prompts: PromptBatch, least: int = SEGMENT) -> 'PromptTree':
         """Find the beginnings that save the most tokens, each at least ``least``. The order of prompts depends on their
         tokens alone, so that the same prompts are read with the same rounding whatever their order in the batch."""
-        tokens = [row[-n:] for row, n in zip(prompts.ids.tolist(), prompts.length.tolist())]
+        tokens = prompts.tokens
+        if tokens is None:
+            tokens = [row[-n:] for row, n in zip(prompts.ids.tolist(), prompts.length.tolist())]
         order = sorted(range(len(tokens)), key=tokens.__getitem__)
         spans = common_spans([tokens[i] for i in order], least)
         if not spans:

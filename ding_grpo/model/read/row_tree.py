@@ -30,13 +30,15 @@ class RowTree(NamedTuple):
     # (B, S), which of the N tokens is the last that is read before each token of a row: -1 for the first token, and the
     # row's last one that is read beyond it
     place: Tensor
+    end: int  # 1 + the largest position
 
     @classmethod
     def of(cls, tree: PromptTree, completion: Tensor, given: Tensor, hidden: int) -> 'RowTree':
         """Find the branches of rows, ``completion`` (B, S), of which ``given`` (B, ) tokens are read, fewer than S.
         ``hidden`` is the size of the model's hidden states."""
-        tokens = [row[:n] for row, n in zip(completion.cpu().numpy(), given.tolist())]
-        row, of_prompts, step = tree.row.tolist(), tree.length, np.arange(completion.shape[1])
+        facts = torch.cat([tree.row.unsqueeze(1), given.unsqueeze(1), completion], dim=1).cpu().numpy()  # waits once
+        row, tokens = facts[:, 0].tolist(), [x[2:2 + x[1]] for x in facts]
+        of_prompts, step = tree.length, np.arange(completion.shape[1])
         place = np.full(completion.shape, -1)
         prompt, length, seen, ids, position, total = [], [], [], [], [], 0
         # by bytes, which are compared as fast as they are copied, and have the order of the numbers
@@ -58,7 +60,7 @@ class RowTree(NamedTuple):
                 total += size
         joined = [np.concatenate(x) if x else np.empty(0, dtype=int) for x in (ids, position)]
         tensors = (torch.from_numpy(x).to(completion.device) for x in (*joined, place))
-        return cls(prompt, length, seen, *tensors)
+        return cls(prompt, length, seen, *tensors, 1 + int(joined[1].max(initial=-1)))
 
 
 _Branch = Tuple[List[int], List[np.ndarray]]  # its rows, and their paths

@@ -91,8 +91,7 @@ class Whole:
             starts = accumulate(branches.length, initial=begin)
             own += zip(zip(starts, branches.length), branches.seen)
             self._position = torch.cat([tree.position, branches.position])
-            if sum(branches.length):
-                self._longest = max(self._longest, 1 + int(branches.position.max()))
+            self._longest = max(self._longest, branches.end)
         self.own = _Own.of(own, device)
         self._seen: Dict[Tuple, Seen] = {}
         self.packed = Packed([x.band for x in self.own])
