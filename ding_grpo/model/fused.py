@@ -9,6 +9,7 @@ from typing import Any, Optional, Tuple, Type
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.func import functional_call
 from torch.nn import functional as F
 
 
@@ -39,17 +40,18 @@ class _Norm(nn.Module):
 
     @staticmethod
     def is_like(layer: nn.Module) -> bool:
-        """Whether a layer has the same result on a few numbers, some so small that ``eps`` counts. If so, its attributes
-        say which norm it is."""
+        """Whether a layer has the same result on a few numbers, some so small that ``eps`` counts, with a weight of no
+        equal numbers. If so, its attributes say which norm it is."""
         weight, eps = getattr(layer, 'weight', None), getattr(layer, 'variance_epsilon', getattr(layer, 'eps', None))
         named = type(layer).__name__.endswith('RMSNorm') and weight is not None and eps is not None
         if not named or weight.dtype is not torch.float32:
             return False
         x = torch.linspace(-2, 3, 2 * len(weight), device=weight.device).view(2, -1)
         x[1] *= 1e-3
+        other = torch.linspace(-0.5, 2, len(weight), device=weight.device)
         with torch.no_grad():
-            own = layer(x)
-            fitting = [i for i in (0, 1) if torch.equal(_NormOnCPU.apply(x, weight + i, eps), own)]
+            own = functional_call(layer, dict(weight=other), (x, ))
+            fitting = [i for i in (0, 1) if torch.equal(_NormOnCPU.apply(x, other + i, eps), own)]
         if fitting:
             layer.norm_eps, layer.norm_offset = eps, fitting[0]
         return bool(fitting)

@@ -77,6 +77,13 @@ class OtherRMSNorm(LlamaRMSNorm):
         return x * self.weight
 
 
+class WeightlessRMSNorm(LlamaRMSNorm):
+    """It does not use its weight, as a norm of Falcon Mamba."""
+
+    def forward(self, x):
+        return super().forward(x) / self.weight
+
+
 class ScaledRMSNorm(LlamaRMSNorm):
     """It needs a second argument."""
 
@@ -85,11 +92,14 @@ class ScaledRMSNorm(LlamaRMSNorm):
 
 
 @pytest.mark.parametrize(
-    'layer', [OtherRMSNorm(8),
-              ScaledRMSNorm(8),
-              MambaRMSNormGated(8, 8),
-              torch.nn.RMSNorm(8),
-              torch.nn.Linear(8, 8)],
+    'layer', [
+        OtherRMSNorm(8),
+        WeightlessRMSNorm(8),
+        ScaledRMSNorm(8),
+        MambaRMSNormGated(8, 8),
+        torch.nn.RMSNorm(8),
+        torch.nn.Linear(8, 8)
+    ],
     ids=lambda layer: type(layer).__name__
 )
 def test_others_stay_as_they_are(layer):

@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 
-from ding_grpo.model import PromptBatch
+from benchmarks.architectures.configs import config_of
+from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.model.read.completions import read_shared
 from ding_grpo.model.read.decoding import CachedDecoding, SharedDecoding
 from ding_grpo.model.read.packed_row import NAME
@@ -168,3 +169,6 @@ class TestInstall:
         rollout = generate(model, batch, 8, [99], Sampling(), uniform(len(prompts), 8))
         again = naive_method(model.completion_logits(batch, rollout.action), rollout.action)
         assert (again - rollout.logp).abs().mean() < 0.05
+
+    def test_an_architecture_that_needs_contiguous_results(self):
+        assert CausalLM(config=config_of('afmoe')).shares_prompts

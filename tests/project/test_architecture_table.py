@@ -8,7 +8,7 @@ from tests.cases import long
 # interface, latent keys, two values a head, states beside keys, states alone, positions that the model counts itself.
 WORK = [
     'llama', 'gemma2', 'phimoe', 'gpt_oss', 'falcon', 'deepseek_v3', 'diffllama', 'qwen3_5_text', 'falcon_h1', 'lfm2',
-    'llama4_text'
+    'llama4_text', 'falcon_mamba'
 ]
 EITHER = ['doge', 'phi3 (longrope rotary)', 'deepseek_v32', 'mamba', 'rwkv', 'bart', 'roberta']  # right, or refused
 RUN = ['llama', 'falcon', 'deepseek_v3', 'falcon_h1']

@@ -78,7 +78,8 @@ def _attention(
     if torch.is_autocast_enabled(query.device.type):  # transformers' rotary embedding returns float32
         query, key, value = (x.to(torch.get_autocast_dtype(x.device.type)) for x in (query, key, value))
     options = Options(scale or query.shape[-1] ** -0.5, attention_mask.window, softcap)
-    return attention_mask.shared.attend(module.layer_idx, query, key, value, options), None
+    # transformers' own attentions return contiguous tensors, which AFMoE relies on
+    return attention_mask.shared.attend(module.layer_idx, query, key, value, options).contiguous(), None
 
 
 def _mask_like(own: Callable) -> Callable:
