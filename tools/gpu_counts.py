@@ -15,9 +15,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import ding_grpo  # noqa: E402, F401
+from ding_grpo.instruments.watch import EACH_BEFORE  # noqa: E402
 from ding_grpo.model import CausalLM, PromptBatch  # noqa: E402
 from ding_grpo.rl_utils import linear_log_prob  # noqa: E402
 from ding_grpo.rollout import Sampling, generate  # noqa: E402
+from tests.policies import reward, sample_groups, token_policy  # noqa: E402
 from tests.simulated_gpu import SimulatedGPU  # noqa: E402
 
 PAGE = ROOT / 'docs' / 'results' / 'gpu_counts.md'
@@ -102,6 +104,40 @@ def _counted(kind: str, prompts: str, layers: int) -> Counter:
     return found
 
 
+def waits_of_update() -> Tuple[int, int]:
+    """
+    Overview:
+        Waits of the learning of one mini-batch in one part, with the log of the update: of most updates, and of the \
+        first ones, in which the instruments look.
+    """
+    with SimulatedGPU() as gpu:
+        policy, waits = token_policy(dict(cuda=True)), []
+        for number in range(EACH_BEFORE + 1):
+            groups = sample_groups(policy, collect=number, reward=reward)
+            gpu.counts.reset()
+            policy.learn_mode.forward(groups)
+            waits.append(gpu.counts.waits.total())
+    return waits[-1], max(waits)
+
+
+def peak_of_keys() -> float:
+    """
+    Overview:
+        The most keys and values that exist at a time when half of the rows leave, in multiples of what was there before.
+    """
+    with SimulatedGPU() as gpu, torch.no_grad():
+        model = CausalLM(config=dict(WIDE, model_type='llama', num_hidden_layers=16)).to('cuda')
+        assert model.shares_prompts
+        weights = gpu.counts.live
+        decoding = model.start(PromptBatch.of([torch.arange(9)] * 64, torch.device('cuda')))
+        for _ in range(100):
+            decoding.step(torch.zeros(64, dtype=torch.long, device='cuda'))
+        gpu.counts.reset()
+        before = gpu.counts.live - weights
+        decoding.keep(torch.arange(32, device='cuda'))
+        return (gpu.counts.peak - weights) / before
+
+
 def table(found: Dict[Tuple[str, str], Found]) -> str:
     """Of the page."""
     rows = [[*names, *(f'{x:.1f}' for x in counts)] for names, counts in found.items()]
@@ -122,8 +158,11 @@ def main(write: bool) -> None:
             found[kind, prompts] = count(kind, prompts)
             click.echo(f'{kind}, {prompts} prompts: {found[kind, prompts]}')
     click.echo(table(found))
+    waits, peak = waits_of_update(), peak_of_keys()
+    click.echo(f'waits of an update: {waits}; peak of keys and values: {peak:.2f}')
     if write:
-        PAGE.write_text(TEXT.format(table=table(found)), encoding='utf-8')
+        text = TEXT.format(table=table(found), waits=waits[0], first=waits[1], peak=peak)
+        PAGE.write_text(text, encoding='utf-8')
         click.echo(f'wrote {PAGE}')
 
 
@@ -142,6 +181,9 @@ Operations of two devices are an error, as they are on a GPU.
   several kernels for one operation, so these are lower bounds.
 - A wait is an operation after which the CPU needs a number, or a size, that the GPU computes.
 - A batch is learned in one pass, forward and backward, without the optimizer.
+- A whole update of think_answer, small, with one mini-batch in one part, waits {waits} times; {first} times among the
+  first ten, in which the instruments read the rows twice more.
+- When half of the rows of 16 layers leave, the most keys and values at a time are {peak:.2f} of those before.
 
 `tests/simulated_gpu/test_budgets.py` fails when a number grows.
 '''

@@ -71,18 +71,18 @@ class Growing:
         self._levels.append(_Level.of(row, remaining, start[len(common):], [0] * len(row), device))
 
     def keep(self, lines: Tensor) -> None:
-        """Continue with the lines of these indices only."""
-        self._own = {layer: tuple(x[lines] for x in own) for layer, own in self._own.items()}
+        """Continue with the lines of these indices only. Layer by layer, so that there is never a second set of keys."""
+        for layer, own in self._own.items():
+            self._own[layer] = tuple(x[lines] for x in own)
         self._count = None if self._count is None else self._count[lines]
         row, common, remaining, beginning = self._row, self._common, self._remaining, self._beginning
         if self._grids:  # repack the keys of all segments that lines continued, in their order
             bands = [share.band for level in self._levels for share in level.shares]
             packed = Packed(bands)
-            for layer, grids in self._grids.items():
-                of_bands = zip(bands, (grid for level in grids for grid in level))
+            for layer in list(self._grids):
+                of_bands = zip(bands, (grid for level in self._grids.pop(layer) for grid in level))
                 parts = zip(*([band.take(x.transpose(1, 2)) for x in grid] for band, grid in of_bands))
                 self._packed[layer] = tuple(packed.join(list(x)).transpose(0, 1) for x in parts)
-            self._grids.clear()
             place = {prompt: i for i, prompt in enumerate(sorted(set(row)))}  # among those that lines continued
             used = {number: i for i, number in enumerate(sorted({beginning[prompt] for prompt in place}))}
             common = [common[number] for number in used] if common else []
