@@ -18,8 +18,11 @@ from tabulate import tabulate
 from ding_common import ConfigError, ConfigFile, echo, read_config_file
 from ding_common.processes.memory import peak_memory
 
+from .data.batch import Batch
 from .entry import complete
 from .entry.build import compiled, environments, make_policy
+from .footprint import footprint
+from .model import CausalLM
 from .policy import is_grpo
 from .run.around import around_run
 
@@ -134,8 +137,24 @@ def _trial(policy: Any, collector: Any, replays: bool) -> List[str]:
     return [
         f'an update takes {total:.2f} s ({seconds})',
         f"peak memory{' of the GPU' if cuda else ''} {most:,.0f} MiB, {before:,.0f} before the updates",
+        *_by_formula(policy, groups[:number]),
         'of the second update: ' + ', '.join(f'{name} {metrics[name]:.3g}' for name in shown if name in metrics),
     ]
+
+
+def _by_formula(policy: Any, groups: List[Dict[str, Any]]) -> List[str]:
+    """A line with the memory that ``footprint`` finds for an update of these groups; none for other models."""
+    model = policy.whole_model
+    if not isinstance(model, CausalLM):
+        return []
+    cfg, batch = policy.cfg.learn, Batch.of(groups)
+    tokens = sum(len(group['prompt']) for group in groups) + int((batch.length - 1).clamp(min=0).sum())
+    tokens = tokens * min(cfg.batch_groups, len(groups)) // len(groups)  # of a mini-batch
+    at_once = min(tokens, cfg.micro_batch_tokens or tokens)
+    rows, length = len(batch), int(batch.length.max())
+    divided, reference = at_once < tokens, cfg.kl.beta > 0
+    found = footprint(model, at_once, rows, length, cfg.optimizer.type, reference, divided)
+    return [] if found is None else [f'by formula, beside the process, for {at_once:,} tokens at a time: {found}']
 
 
 def _peak(cuda: bool) -> float:

@@ -123,7 +123,7 @@ def waits_of_update() -> Tuple[int, int]:
 def peak_of_keys() -> float:
     """
     Overview:
-        The most keys and values that exist at a time when half of the rows leave, in multiples of what was there before.
+        The most keys and values at a time when half of the rows leave, in multiples of those that were there before.
     """
     with SimulatedGPU() as gpu, torch.no_grad():
         model = CausalLM(config=dict(WIDE, model_type='llama', num_hidden_layers=16)).to('cuda')

@@ -278,6 +278,11 @@ class CausalLM(nn.Module):
         """The states of ``completion_states`` for each token, (B, S, H)."""
         return self.completion_states(prompts, completion, length).of_tokens()
 
+    @property
+    def recomputes(self) -> bool:
+        """Whether learning keeps the activations of one layer at a time."""
+        return bool(self._layers)
+
     def recomputing(self) -> ContextManager:
         """Context for reading, see ``recompute.recomputing``."""
         return recomputing(self._layers)

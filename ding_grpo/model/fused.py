@@ -16,7 +16,7 @@ from torch.nn import functional as F
 def fuse(module: nn.Module) -> None:
     """Let the layers inside a module that compute the same as one of these compute it this way. Parameters and their
     names do not change."""
-    for layer in module.modules():
+    for layer in module.modules() if not any(p.is_meta for p in module.parameters()) else ():  # which has no numbers
         for kind in (_Norm, _GatedUnit):
             if _takes_one(layer) and kind.is_like(layer):
                 layer.__class__ = _fused(kind, type(layer))

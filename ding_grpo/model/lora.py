@@ -37,7 +37,9 @@ def check_base(
     if not save_merged and Pretrained.locate(pretrained, gguf_file, 'policy.model').gguf_file is not None:
         raise ConfigError(
             f'policy.model.pretrained = {pretrained!r}: peft cannot load the base model of adapters from a GGUF file. '
-            'Set policy.model.save_merged = True, so that the whole model is saved.'
+            'Set policy.model.save_merged = True, so that the whole model is saved; with policy.model.quantize, which '
+            "saves adapters alone, save the model as a folder first: transformers' from_pretrained(..., "
+            'gguf_file=...).save_pretrained(folder).'
         )
 
 

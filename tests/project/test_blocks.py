@@ -47,6 +47,7 @@ LEFT = {
     r'torchrun .*': 'tests/pipelines/test_processes.py starts it',
     r'python -m ding_grpo.compare\b.*': 'takes minutes to hours; tests/compare/test_runs.py runs small ones',
     r'python tools/gpu_counts.py --write': 'writes a page; tests/simulated_gpu/test_budgets.py counts',
+    r'python tools/memory_table.py --write': 'writes a page; tests/test_footprint.py counts',
     r'python -m ding_grpo.gradient_bench\b.*': 'takes minutes; tests/gradient_bench/ runs small ones',
     r'.*\bruns/corridor.*': 'tests/bonus/test_agent.py repeats a run of an environment of its own',
     r'.*\blunarlander_.*': 'needs the extra box2d',
@@ -175,7 +176,7 @@ TEXT = [
     'design.md: ding_common/        shared by both packa',
     'instruments.md: finding after update 3, step_small: poli',
     'instruments.md: update 10, group 3 of 16',
-    'smollm2.md: bytes = w P + 16 a + A t + 0.9 GiB',
+    'smollm2.md: bytes = w P + o a + A t,  A = 4 (L (4 h',
     'scaling.md: t(W) = (s + l) / W * i + c + 2 (W - 1) /',
     'own_game.md: prompt | turn 0 | reply 0 | turn 1 | rep',
 ]

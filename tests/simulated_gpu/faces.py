@@ -7,6 +7,7 @@ from unittest import mock
 
 import torch
 from torch.autograd.function import BackwardCFunction
+from torch.utils import checkpoint
 from torch.utils._pytree import tree_leaves
 
 
@@ -43,6 +44,10 @@ def faces(gpu: Any) -> Iterator[ContextManager]:
         yield mock.patch.object(torch.cuda, name, function)
     yield mock.patch.object(torch.autograd, '_engine_run_backward', _backward(gpu))
     yield mock.patch.object(BackwardCFunction, 'apply', _apply(gpu))
+    yield mock.patch.object(checkpoint, '_recomputation_hook', type('Again', (_Again, ), dict(gpu=gpu)))
+    # tensors that are kept say where they lie only while functions have modes
+    facts = dict(default=lambda x: (x.shape, x.dtype))
+    yield mock.patch.dict(checkpoint._allowed_determinism_checks_to_fns, facts)
     yield mock.patch.object(torch, 'autocast', _Autocast)
     yield mock.patch.object(torch, 'Generator', _Generator)
     for name in ('is_autocast_enabled', 'get_autocast_dtype'):
@@ -68,6 +73,20 @@ def _apply(gpu: Any) -> Callable:
             return run(self, *args)
 
     return apply
+
+
+class _Again(checkpoint._recomputation_hook):
+    """While activations are computed again, which torch does without modes of functions."""
+
+    gpu: Any = None
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self.gpu.functions.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.gpu.functions.__exit__(*error)
+        super().__exit__(*error)
 
 
 class _Current(nullcontext):

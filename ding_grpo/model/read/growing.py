@@ -71,7 +71,7 @@ class Growing:
         self._levels.append(_Level.of(row, remaining, start[len(common):], [0] * len(row), device))
 
     def keep(self, lines: Tensor) -> None:
-        """Continue with the lines of these indices only. Layer by layer, so that there is never a second set of keys."""
+        """Continue with the lines of these indices only; layer by layer, without a second set of all keys."""
         for layer, own in self._own.items():
             self._own[layer] = tuple(x[lines] for x in own)
         self._count = None if self._count is None else self._count[lines]
@@ -223,7 +223,8 @@ class _Share(NamedTuple):
         flat = sum(line, [])
         return cls(
             band, [line for i in chosen for line in lines[i]], rows, torch.tensor(flat, device=device),
-            torch.tensor(cell, device=device), len(cell) == len(flat), flat == list(range(len(flat))),
+            torch.tensor(cell, device=device),
+            len(cell) == len(flat), flat == list(range(len(flat))),
             torch.tensor([after[i] for i in flat], device=device)
         )
 

@@ -1,0 +1,69 @@
+"""The formula for memory, beside the bytes that a simulated GPU counts."""
+import pytest
+
+from ding_grpo.data.batch import Batch
+from ding_grpo.footprint import footprint
+from ding_grpo.model import CausalLM
+from dizoo_llm.envs import TokenEnv
+from tests.cases import long
+from tests.policies import reward, sample_groups, token_policy
+
+pytestmark = pytest.mark.unittest
+CONFIG = dict(
+    model_type='llama',
+    vocab_size=64,
+    hidden_size=64,
+    intermediate_size=192,
+    num_hidden_layers=8,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=64,
+)
+MODEL = dict(config=CONFIG)
+LONG = ('SGD', 'with a reference', 'checkpointing')
+POINTS = {
+    'all weights': (MODEL, dict()),
+    'in one part': (MODEL, dict(micro_batch_tokens=None)),
+    'checkpointing': (dict(MODEL, gradient_checkpointing=True), dict()),
+    'with a reference': (MODEL, dict(kl=dict(beta=0.1))),
+    'SGD': (MODEL, dict(optimizer=dict(type='SGD'))),
+    'adapters': (dict(lora=dict(r=8, target_modules='all-linear')), dict()),
+}
+
+
+@pytest.mark.parametrize('point', [long(name) if name in LONG else name for name in POINTS])
+def test_what_is_counted(point, gpu, tmp_path):
+    (model, learn), base = POINTS[point], None
+    if point == 'adapters':
+        pytest.importorskip('peft')
+        base = tmp_path
+        CausalLM(config=CONFIG).save_pretrained(str(base), TokenEnv(max_new_tokens=6).token_spec.tokenizer)
+    learn = dict(dict(micro_batch_tokens=100), **learn)
+    policy = token_policy(dict(cuda=True, group_size=16, model=model), base=base, **learn)
+    for number in range(2):  # the first makes the optimizer's state
+        groups = sample_groups(policy, collect=number, reward=reward)
+        gpu.counts.reset()
+        policy.learn_mode.forward(groups)
+    tokens = sum(len(group['prompt']) for group in groups) + int((Batch.of(groups).length - 1).sum())
+    found = footprint(
+        policy.model,
+        learn['micro_batch_tokens'] or tokens,
+        optimizer=policy.cfg.learn.optimizer.type,
+        reference='kl' in learn,
+        divided=learn['micro_batch_tokens'] is not None
+    )
+    assert found.total == pytest.approx(gpu.counts.peak, rel=0.1)
+
+
+def test_keys_of_sampling(gpu):
+    policy = token_policy(dict(cuda=True, group_size=64, model=MODEL))
+    before = gpu.counts.live
+    gpu.counts.reset()
+    sample_groups(policy, reward=reward)
+    most, found = gpu.counts.peak - before, footprint(policy.model, 1, 64, 16)
+    assert found.keys <= most <= 1.5 * found.keys  # room for 16 tokens, prompts and logits
+
+
+def test_other_architectures_have_no_formula(tiny_model):
+    gpt2 = CausalLM(config=dict(model_type='gpt2', vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=64))
+    assert footprint(gpt2, 100) is None and footprint(CausalLM(config=CONFIG), 100, optimizer='module:Class') is None
