@@ -62,16 +62,23 @@ class _Norm(nn.Module):
         weight = self.weight + self.norm_offset if self.norm_offset else self.weight
         if x.is_cuda:
             return F.rms_norm(x, weight.shape, weight, self.norm_eps)
+        if not torch.is_grad_enabled():
+            return _unit(x, self.norm_eps)[0].mul_(weight)
         return _NormOnCPU.apply(x, weight, self.norm_eps)
+
+
+def _unit(x: Tensor, eps: float) -> Tuple[Tensor, Tensor]:
+    """x divided by its root mean square, and what it was multiplied by."""
+    unit = x * x
+    scale = unit.mean(-1, keepdim=True).add_(eps).rsqrt_()
+    return torch.mul(x, scale, out=unit), scale
 
 
 class _NormOnCPU(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        unit = x * x
-        scale = unit.mean(-1, keepdim=True).add_(eps).rsqrt_()
-        torch.mul(x, scale, out=unit)
+        unit, scale = _unit(x, eps)
         ctx.save_for_backward(unit, scale, weight)
         return unit * weight
 
@@ -100,7 +107,8 @@ class _GatedUnit(nn.Module):
             return torch.equal(layer(x), _GatedUnit.forward(layer, x))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(_Gate.apply(self.gate_proj(x), self.up_proj(x)))
+        gate, value = self.gate_proj(x), self.up_proj(x)
+        return self.down_proj(_Gate.apply(gate, value) if torch.is_grad_enabled() else F.silu(gate).mul_(value))
 
 
 class _Gate(torch.autograd.Function):

@@ -40,13 +40,15 @@ def fused(make):
 def test_result_to_the_bit_and_gradients(name, shape):
     layers = fused(LAYERS[name])
     results = []
+    with torch.no_grad():
+        without_gradient = layers[0](torch.linspace(-0.02, 3, torch.Size(shape).numel()).view(shape))
     for layer in layers:
         x = torch.linspace(-0.02, 3, torch.Size(shape).numel()).view(shape).requires_grad_()
         y = layer(x)
         y.backward(torch.linspace(1, -2, y.numel()).view(y.shape[::-1]).permute(*range(y.dim())[::-1]))
         results.append((y, x.grad, *(p.grad for p in layer.parameters())))
     (y, *gradients), (of_own_class, *others) = results
-    assert torch.equal(y, of_own_class)
+    assert torch.equal(y, of_own_class) and torch.equal(y, without_gradient)
     for found, wanted in zip(gradients, others):
         assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-6 * wanted.abs().max().item())
 
