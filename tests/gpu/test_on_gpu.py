@@ -5,10 +5,12 @@ import os
 import pytest
 import torch
 from ding.entry import serial_pipeline_onpolicy
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from ding_common import read_json_lines
 from ding_grpo.model import CausalLM, PromptBatch
-from ding_grpo.model.read.attention import Options, flash, flash_backward, plain
+from ding_grpo.model.fused import fuse
+from ding_grpo.model.read.attention import Options, Seen, flash, flash_backward, plain
 from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rl_utils.log_probs.matrix_product import rounded_product
 from ding_grpo.rollout import Sampling, generate
@@ -160,10 +162,10 @@ def test_attention_equals_plain_attention_and_stores_no_scores(dtype):
     """4,096 queries and keys in 8 heads: 256 MiB of scores in bfloat16, 512 in float32."""
     tokens = 4096 if REAL else 256
     q, k, v, grad = (torch.randn(1, 8, tokens, 64, device=DEVICE).to(dtype) for _ in range(4))
-    mask = torch.zeros(1, 1, 1, tokens, device=DEVICE, dtype=dtype)
-    mask[..., -7:] = float('-inf')
+    seen = Seen((torch.arange(tokens, device=DEVICE) < tokens - 7).view(1, 1, 1, -1))
+    mask = seen.added(dtype)
     exact = [x.float().clone().requires_grad_() for x in (q, k, v)]
-    wanted, normaliser = plain(*exact, mask == 0, Options(0.1))
+    wanted, normaliser = plain(*exact, seen, Options(0.1))
     wanted = [wanted.detach(), normaliser.detach(), *torch.autograd.grad(wanted, exact, grad.float())]
     if REAL:
         torch.cuda.reset_peak_memory_stats()
@@ -174,6 +176,21 @@ def test_attention_equals_plain_attention_and_stores_no_scores(dtype):
         assert (a.float() - b).norm() <= (2e-3 if dtype is torch.float32 else 2e-2) * b.norm()  # GPUs may use TF32
     if REAL:
         assert torch.cuda.max_memory_allocated() - before < 2 ** 27
+
+
+def test_a_fused_norm_is_that_of_the_architecture():
+    layer, own = LlamaRMSNorm(256).to(DEVICE), LlamaRMSNorm(256).to(DEVICE)
+    torch.nn.init.uniform_(layer.weight, 0.5, 2)
+    own.load_state_dict(layer.state_dict())
+    fuse(torch.nn.Sequential(layer))
+    results = []
+    for norm in (layer, own):
+        x = torch.linspace(-2, 3, 4096, device=DEVICE).view(1, 16, 256).requires_grad_()
+        y = norm(x)
+        y.sin().sum().backward()
+        results.append((y, x.grad, norm.weight.grad))
+    for found, wanted in zip(*results):
+        assert torch.allclose(found, wanted, rtol=1e-5, atol=2e-6 * wanted.abs().max().item())
 
 
 def config_of(name, folder, monkeypatch, **changes):
