@@ -128,7 +128,7 @@ class Teacher:
         known = ((of_prompts >= 0) | (prompts.mask == 0)).all(1)[prompts.row]  # (B, )
         before = torch.cat([known.unsqueeze(1), of_action[:, :-1] >= 0], dim=1)  # (B, S): the token before is known
         mask = batch.weight * before.long().cumprod(1)
-        return prompts._replace(ids=of_prompts.clamp(min=0)), of_action.clamp(min=0), mask
+        return prompts._replace(ids=of_prompts.clamp(min=0), tokens=None), of_action.clamp(min=0), mask
 
 
 def _only(head: OutputHead, tokens: Tensor) -> OutputHead:
