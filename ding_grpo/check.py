@@ -153,7 +153,7 @@ def _by_formula(policy: Any, groups: List[Dict[str, Any]]) -> List[str]:
     at_once = min(tokens, cfg.micro_batch_tokens or tokens)
     rows, length = len(batch), int(batch.length.max())
     divided, reference = at_once < tokens, cfg.kl.beta > 0
-    found = footprint(model, at_once, rows, length, cfg.optimizer.type, reference, divided)
+    found = footprint(model, at_once, rows, length, cfg.optimizer, reference, divided)
     return [] if found is None else [f'by formula, beside the process, for {at_once:,} tokens at a time: {found}']
 
 

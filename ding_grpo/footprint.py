@@ -1,5 +1,5 @@
 """Memory of a run with a causal language model, by a formula for architectures like Llama: ``--check`` prints it."""
-from typing import List, NamedTuple, Optional
+from typing import Any, Dict, Iterable, NamedTuple, Optional
 
 from torch import Tensor
 
@@ -40,34 +40,35 @@ def footprint(
         tokens: int,
         rows: int = 0,
         length: int = 0,
-        optimizer: str = 'AdamW',
+        optimizer: Dict[str, Any] = dict(type='AdamW'),
         reference: bool = False,
         divided: bool = True
 ) -> Optional[Footprint]:
     """
     Overview:
-        The memory of a run.
+        The memory of a run, without a critic or a teacher of its own.
     Arguments:
         - model (:obj:`CausalLM`): Its weights may be on the device ``meta``.
         - tokens (:obj:`int`): Number of tokens that learning reads at a time.
         - rows, length (:obj:`int`): Rows that are sampled at a time, and the number of tokens that each adds.
-        - optimizer (:obj:`str`): ``policy.learn.optimizer.type``.
+        - optimizer (:obj:`Dict`): ``policy.learn.optimizer``.
         - reference (:obj:`bool`): Whether a KL needs a copy of the weights.
         - divided (:obj:`bool`): Whether a mini-batch has more tokens than these.
     Returns:
         - footprint (:obj:`Optional[Footprint]`): None for other architectures and other optimizers.
     """
     sizes = _Sizes.of(model)
-    if sizes is None or optimizer not in STATES:
+    if sizes is None or optimizer['type'] not in STATES:
         return None
-    trained, weights = _size([p for p in model.parameters() if p.requires_grad]), _size(_tensors(model))
-    if model.autocast_dtype is not None and model.lm.dtype is not model.autocast_dtype:
-        weights += weights // 2  # autocast keeps them in its type too
+    trained, whole = _size(p for p in model.parameters()
+                           if p.requires_grad), _size([*model.parameters(), *model.buffers()])
+    converts = model.autocast_dtype is not None and model.lm.dtype is not model.autocast_dtype
+    states = STATES[optimizer['type']] + sum(bool(optimizer.get(name)) for name in ('momentum', 'amsgrad'))
     return Footprint(
-        weights=weights,
+        weights=whole + whole // 2 if converts else whole,  # autocast keeps them in its type too
         gradients=trained,
-        optimizer=trained * STATES[optimizer],
-        reference=_size(_tensors(model)) if reference and not model.has_adapters else 0,
+        optimizer=trained * states,
+        reference=whole if reference and not model.has_adapters else 0,
         activations=tokens * sizes.kept(model),
         keys=rows * length * sizes.keys,
         divided=divided,
@@ -89,8 +90,9 @@ class _Sizes(NamedTuple):
         config = model.lm.config.get_text_config()
         names = ('num_hidden_layers', 'hidden_size', 'intermediate_size', 'num_attention_heads', 'num_key_value_heads')
         layers, hidden, between, heads, shared = (getattr(config, name, None) for name in names)
-        gated = any(name.endswith('mlp.gate_proj') for name, _ in model.named_modules())
-        if None in (layers, hidden, between, heads, shared) or not gated:
+        found = [name for name, _ in model.named_modules()]
+        alike = all(sum(x.endswith(name) for x in found) == layers for name in ('mlp.gate_proj', 'self_attn.k_proj'))
+        if None in (layers, hidden, between, heads, shared) or not alike:
             return None
         size = getattr(config, 'head_dim', None) or hidden // heads
         rank = sum(len(p) for name, p in model.named_parameters() if '.lora_A.' in name) // layers
@@ -111,9 +113,5 @@ class _Sizes(NamedTuple):
         return 3 * wide + (self.layers * wide + layer if model.recomputes else self.layers * layer)
 
 
-def _tensors(model: CausalLM) -> List[Tensor]:
-    return list({id(x): x for x in [*model.parameters(), *model.buffers()]}.values())
-
-
-def _size(tensors: List[Tensor]) -> int:
+def _size(tensors: Iterable[Tensor]) -> int:
     return sum(x.numel() * x.element_size() for x in tensors)

@@ -48,7 +48,7 @@ def test_what_is_counted(point, gpu, tmp_path):
     found = footprint(
         policy.model,
         learn['micro_batch_tokens'] or tokens,
-        optimizer=policy.cfg.learn.optimizer.type,
+        optimizer=policy.cfg.learn.optimizer,
         reference='kl' in learn,
         divided=learn['micro_batch_tokens'] is not None
     )
@@ -64,6 +64,14 @@ def test_keys_of_sampling(gpu):
     assert found.keys <= most <= 1.5 * found.keys  # room for 16 tokens, prompts and logits
 
 
-def test_other_architectures_have_no_formula(tiny_model):
+def test_other_architectures_have_no_formula():
     gpt2 = CausalLM(config=dict(model_type='gpt2', vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=64))
-    assert footprint(gpt2, 100) is None and footprint(CausalLM(config=CONFIG), 100, optimizer='module:Class') is None
+    experts = CausalLM(config=dict(CONFIG, model_type='mixtral', num_local_experts=2, num_experts_per_tok=1))
+    assert footprint(gpt2, 100) is footprint(experts, 100) is None
+    assert footprint(CausalLM(config=CONFIG), 100, optimizer=dict(type='module:Class')) is None
+
+
+def test_what_an_optimizer_keeps():
+    model = CausalLM(config=CONFIG)
+    found = [footprint(model, 100, optimizer=dict(type='SGD', momentum=m)) for m in (0, 0.9)]
+    assert found[0].optimizer == 0 and found[1].optimizer == found[1].gradients > 0

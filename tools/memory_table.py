@@ -83,7 +83,7 @@ def needs(size: str, way: Way) -> float:
         linear = [m.weight.numel() for m in model.trunk.modules() if isinstance(m, torch.nn.Linear)]
         if way.adapters:
             model._peft = (add_adapters(model.lm, dict(r=16, target_modules='all-linear')), )
-    found = footprint(model, TOKENS, ROWS, LENGTH, way.optimizer)
+    found = footprint(model, TOKENS, ROWS, LENGTH, dict(type=way.optimizer))
     if way.kind:
         each = int(way.kind[0]) / 8 + 4 / BLOCKS[way.kind]  # bytes, with the scale of a block in float32
         found = found._replace(

@@ -16,7 +16,7 @@ class PromptBatch(NamedTuple):
     ids: Tensor  # (P, L), P distinct prompts of at most L tokens
     mask: Tensor  # (P, L), 1 on tokens, 0 on padding
     row: Tensor  # (B, ), index of each row's prompt
-    tokens: Optional[List[List[int]]] = None  # of each prompt, without padding; None: they have to be read from ``ids``
+    tokens: Optional[List[List[int]]] = None  # ``ids`` on the host, without padding; None: to be read from there
 
     @classmethod
     def of(cls, prompts: List[Tensor], device: torch.device) -> 'PromptBatch':
