@@ -17,6 +17,7 @@ Group Relative Policy Optimization as a DI-engine policy. Departures from https:
 from functools import singledispatch
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+import numpy as np
 import torch
 from ding.policy import Policy
 from ding.policy.command_mode_policy_instance import DummyCommandModePolicy
@@ -36,7 +37,8 @@ from .config.loss_options import loss_config
 from .config.models import model_type
 from .data.batch import Batch
 from .data.diagnose import check_weights
-from .data.folding import fold_group
+from .data.folding import fold_group, whole_episodes
+from .data.row_generators import EpisodeKeys
 from .learn.advantage import Advantage
 from .learn.learning import Learning
 from .learn.observer import Observers
@@ -57,6 +59,7 @@ class GRPOPolicy(Policy):
     learns_from_groups = True
     _sharding: Optional[Sharding] = None
     _learning: Optional[Learning] = None  # if ``enable_field`` has 'learn'
+    _taken: Tuple[int, int] = (0, 0)  # updates and optimizer steps of weights that another process has learned
 
     def __init__(
             self,
@@ -175,8 +178,24 @@ class GRPOPolicy(Policy):
         return self._advantage.method == 'remax'
 
     @property
+    def updates(self) -> int:
+        """Updates that have made the weights."""
+        return self._taken[0] if self._learning is None or any(self._taken) else self._learning.updates
+
+    @property
     def optimizer_steps(self) -> int:
-        return 0 if self._learning is None else self._learning.updater.optimizer_steps
+        """Optimizer steps that have made the weights."""
+        return self._taken[1] if self._learning is None or any(self._taken) else self._learning.updater.optimizer_steps
+
+    def take(self, weights: Dict[str, torch.Tensor], updates: int, optimizer_steps: int) -> None:
+        """Act from now on by the weights of a policy that learns in another process."""
+        self._model.load_state_dict(weights)
+        self._taken = updates, optimizer_steps
+
+    def reseed(self, process: int) -> None:
+        """Draw other random numbers than the other processes that collect for the same learner."""
+        self.seed = int(np.random.SeedSequence([self.seed, process]).generate_state(1)[0])
+        self._actor.reseed(self.seed)
 
     @property
     def observers(self) -> Observers:
@@ -232,12 +251,14 @@ class GRPOPolicy(Policy):
     def _init_collect(self) -> None:
         self._unroll_len = self._cfg.collect.unroll_len
         self._priority = self._cfg.priority
+        self._own_keys = EpisodeKeys()
 
     def _forward_collect(
             self,
             data: Dict[int, Any],
-            row_keys: Optional[Dict[int, Tuple]],
-            forced: Dict[int, Tuple] = {}
+            row_keys: Optional[Dict[int, Tuple]] = None,
+            forced: Dict[int, Tuple] = {},
+            greedy: bool = False
     ) -> Dict[int, Any]:
         """
         Overview:
@@ -246,32 +267,42 @@ class GRPOPolicy(Policy):
         Arguments:
             - data (:obj:`Dict[int, Any]`): Observations by environment.
             - row_keys (:obj:`Optional[Dict[int, Tuple]]`): (collect, group, row) by environment, from the group \
-                collector; None for the most probable token or action.
+                collector; None for other loops, whose rows get random numbers of their own until ``reset``.
             - forced (:obj:`Dict[int, Tuple]`): See ``Actor.sample``.
+            - greedy (:obj:`bool`): Choose the most probable token or action.
         Returns:
             - output (:obj:`Dict[int, Dict]`): ``action`` and its ``logp`` by environment; with ``extra_rows`` also \
                 ``dropped``, whether the row is one of the longest.
         """
         with memory_advice('sampling', f'Sample fewer rows at a time: lower env.collector_env_num, now {len(data)}.'):
-            if row_keys is None:
+            if greedy:
                 return self._actor.greedy(data)
             enough = self._cfg.group_size if self._cfg.collect.extra_rows > 0 else None
+            if row_keys is None:
+                if enough is not None:
+                    raise ConfigError(
+                        f'policy.collect.extra_rows = {self._cfg.collect.extra_rows}: needs the group collector, which '
+                        'tells which rows are a group. Set it to 0.'
+                    )
+                row_keys = self._own_keys.of(data, self.optimizer_steps)
             return self._actor.sample(data, row_keys, forced, enough)
 
     def _process_transition(self, obs: Any, policy_output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
         return self._actor.transition(obs, policy_output, timestep)
 
-    def _get_train_sample(self, transitions: List[List[Dict[str, Any]]]) -> List[Dict[str, Any]]:
+    def _get_train_sample(self, transitions: List[Any]) -> List[Dict[str, Any]]:
         """
         Overview:
             Fold the episodes of a group into one sample.
         Arguments:
-            - transitions (:obj:`List[List[Dict]]`): The transitions of each episode of the group.
+            - transitions (:obj:`List[Any]`): The transitions of each episode of the group, as lists, or one list of \
+                all of them, one whole episode after the other.
         Returns:
             - samples (:obj:`List[Dict]`): One sample, see ``fold_group``, with two more keys: ``equal``, see \
                 ``Advantage.equal``, and ``sampled_after``, the number of optimizer steps before sampling.
         """
-        sample = fold_group(transitions, self._cfg.collect.shared_start)
+        episodes = whole_episodes(transitions) if isinstance(transitions[0], dict) else transitions
+        sample = fold_group(episodes, self._cfg.collect.shared_start)
         equal = self._advantage.equal(Batch.of([sample]))
         return [dict(sample, equal=equal, sampled_after=self.optimizer_steps)]
 
@@ -295,6 +326,7 @@ class GRPOPolicy(Policy):
 
     def _reset_collect(self, data_id: Optional[List[int]] = None) -> None:
         self._actor.forget(data_id)
+        self._own_keys.forget(data_id)
 
     def close(self) -> None:
         self._actor.close()

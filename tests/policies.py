@@ -136,16 +136,16 @@ def resumed(policy, make):
 class Step:
     """What the policy reads of a DI-engine timestep."""
 
-    def __init__(self, reward, info):
-        self.reward, self.info = reward, info
+    def __init__(self, reward, info, done=True):
+        self.reward, self.info, self.done = reward, info, done
 
 
 class Timestep(Step):
     """That of an environment of steps."""
 
     def __init__(self, reward, truncated=False, done=True):
-        super().__init__(np.array([reward]), dict(truncated=truncated))
-        self.obs, self.done = np.full(3, reward, np.float32), done
+        super().__init__(np.array([reward]), dict(truncated=truncated), done)
+        self.obs = np.full(3, reward, np.float32)
 
 
 def reward(group, row):

@@ -5,7 +5,7 @@ from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Protoc
 from torch import Tensor, nn
 
 from ding_grpo.data.batch import Batch
-from ding_grpo.data.row_generators import RowKey
+from ding_grpo.data.row_generators import RowGenerators, RowKey
 
 Forced = Tuple[int, Any]  # step, action
 
@@ -35,6 +35,10 @@ class Actor(Protocol):
     def without_adapters(self, model: nn.Module) -> ContextManager:
         """Switches the adapters of a model off."""
         return nullcontext()
+
+    def reseed(self, seed: int) -> None:
+        """Draw the random numbers of another seed from now on."""
+        self.seed, self._generators = seed, RowGenerators(seed)
 
     def check_learning(self, cfg: Dict) -> None:
         """Raise a ``ConfigError`` if ``cfg``, the section ``policy``, does not fit the model."""

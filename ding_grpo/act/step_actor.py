@@ -14,7 +14,7 @@ from ding_grpo.config.checks import check_for_steps
 from ding_grpo.data.batch import Batch, map_tensors
 from ding_grpo.data.diagnose import check_sampled
 from ding_grpo.data.folding import collate
-from ding_grpo.data.row_generators import RowGenerators, RowKey
+from ding_grpo.data.row_generators import RowKey
 from ding_grpo.rl_utils import entropy, naive_method, sum_of_squares
 from ding_grpo.rollout import draw
 
@@ -33,18 +33,20 @@ class StepActor(Actor):
     length_name = 'episode_length'
     rate_name = 'steps_per_second'
 
-    def __init__(self, model: nn.Module, temperature: float, seed: int) -> None:
-        """Sampling and learning divide the logits of discrete actions by ``temperature``."""
+    def __init__(self, model: nn.Module, temperature: float, seed: int, obs_shape: Any = None) -> None:
+        """Sampling and learning divide the logits of discrete actions by ``temperature``. ``obs_shape``: of an
+        observation, as ``policy.model`` has it."""
         self._model = model.eval()
+        self._obs_shape = obs_shape
         self.exact, self._learns = True, False
         self._start, self._shape = 0, (-1, )  # of the environment's actions: the first of discrete ones; of others
         self._temperature = temperature
-        self.seed, self._generators = seed, RowGenerators(seed)
+        self.reseed(seed)
 
     @classmethod
     def of(cls, model: nn.Module, cfg: Dict, seed: int) -> 'StepActor':
         """From the section ``policy`` of a config."""
-        return cls(model, cfg.collect.temperature, seed)
+        return cls(model, cfg.collect.temperature, seed, cfg.model.get('obs_shape'))
 
     def check_learning(self, cfg: Dict) -> None:
         check_for_steps(cfg)
@@ -160,6 +162,7 @@ class StepActor(Actor):
             # the second name is that of gym, in environments of DI-engine
             truncated=bool(timestep.info.get('truncated', timestep.info.get('TimeLimit.truncated', False))),
             failed=False,
+            done=bool(timestep.done),
         )
 
     def read(
@@ -235,7 +238,7 @@ class StepActor(Actor):
         return f'Use smaller mini-batches, now policy.learn.batch_groups = {cfg.learn.batch_groups}.'
 
     def _collate(self, obs: Dict[int, Any]) -> Any:
-        batch = collate([to_tensor(o, dtype=torch.float32) for o in obs.values()])
+        batch = collate([_single(to_tensor(o, dtype=torch.float32), self._obs_shape) for o in obs.values()])
         return to_device(batch, next(self._model.parameters()).device)
 
     def _logit(self, model: nn.Module, obs: Any) -> Logit:
@@ -268,6 +271,14 @@ def _sample(space: Any) -> Any:
     numbers = np.random.default_rng(0).standard_normal(np.shape(space.low))
     low, high = np.minimum(space.low, space.high), np.maximum(space.low, space.high)
     return numbers.clip(low, high).astype(space.dtype)
+
+
+def _single(obs: Any, shape: Any) -> Any:
+    """One observation, which ``single_env_forward_wrapper`` of DI-engine hands on as a batch of one."""
+    if isinstance(obs, dict):
+        return {name: _single(o, shape.get(name) if isinstance(shape, dict) else None) for name, o in obs.items()}
+    is_batch = shape is not None and obs.dim() == np.size(shape) + 1 and len(obs) == 1
+    return obs[0] if is_batch else obs
 
 
 def _normal(logit: Dict[str, Tensor]) -> Independent:

@@ -16,7 +16,7 @@ from ding_grpo.config.sections.update import LOG_PROB_FNS
 from ding_grpo.data.batch import Batch
 from ding_grpo.data.diagnose import check_sampled
 from ding_grpo.data.equal_rows import merge_equal_rows, spread
-from ding_grpo.data.row_generators import RowGenerators, RowKey
+from ding_grpo.data.row_generators import RowKey
 from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.model.autocast import EMULATED
 from ding_grpo.model.sharding import reshard
@@ -67,7 +67,7 @@ class TokenActor(Actor):
         self._model = model
         self._sampling = self._unbound = sampling
         self._log_prob_fn = log_prob_fn
-        self.seed, self._generators = seed, RowGenerators(seed)
+        self.reseed(seed)
         self._autocast = autocast
         self._spec: Optional[NamedTuple] = None
         self._trained_with: Optional[str] = None  # hash of the vocabulary of a checkpoint
@@ -189,6 +189,7 @@ class TokenActor(Actor):
             reward_parts=timestep.info.get('reward_parts'),
             truncated=timestep.info.get('truncated'),
             failed=timestep.info.get('failed') is not None,
+            done=bool(timestep.done),
         )
 
     def read(
@@ -260,7 +261,8 @@ class TokenActor(Actor):
         if self._spec is None:
             raise ConfigError(
                 'policy.type = grpo: the policy does not know how a completion ends. Use '
-                "create_config.collector = dict(type='group') and an environment that has a token_spec."
+                "create_config.collector = dict(type='group') and an environment that has a token_spec; in a loop of "
+                'your own, call policy.bind(env.token_spec) first.'
             )
         return self._spec
 
@@ -295,7 +297,8 @@ class TokenActor(Actor):
             forced: Dict[int, Forced] = {},
             enough: Optional[int] = None,
     ) -> Dict[int, Dict[str, Any]]:
-        stripped, spec = [strip(o) for o in obs.values()], self._known_spec
+        spec = self._known_spec
+        stripped = [strip(spec.tokenizer.encode(o) if isinstance(o, str) else o) for o in obs.values()]
         room = [spec.max_prompt_length + spec.max_tokens - len(prompt) for prompt in stripped]
         limit = torch.tensor(room, device=self._model.device) if min(room) < spec.max_new_tokens else None
         early_stop = None if enough is None else EarlyStop([row_keys[i][1:3] for i in obs], enough, self._model.device)
@@ -323,7 +326,7 @@ class TokenActor(Actor):
 
 
 def strip(obs: Any) -> Tensor:
-    """The token ids (L, ) of an observation (N, ), which has -1 after the last. DI-engine's workers may have cast it to
-    float32, which is exact up to 2^24."""
-    obs = torch.as_tensor(obs).long()
+    """The token ids (L, ) of an observation (N, ), or of a batch of one, which has -1 after the last. DI-engine's workers
+    may have cast it to float32, which is exact up to 2^24."""
+    obs = torch.as_tensor(obs).long().flatten()
     return obs[obs >= 0]

@@ -77,7 +77,7 @@ class GroupPlayer:
         keys = {i: g.row_key(self._collect_iter, i) for g in running for i in sorted(g.running)}
         obs = {i: o for i, o in self._env.ready_obs.items() if i in keys}
         with memory.part('sampling'):
-            outputs = self._policy.forward(obs, row_keys=None if running[0].greedy else keys, **policy_kwargs)
+            outputs = self._policy.forward(obs, row_keys=keys, greedy=running[0].greedy, **policy_kwargs)
         sampled = time.perf_counter()
         actions = to_ndarray({i: o['action'] for i, o in outputs.items() if not o.get('dropped', False)})
         try:

@@ -6,5 +6,5 @@ def group_policy(mode: Any) -> Optional[Any]:
     whose ``get_attribute`` reads this one attribute."""
     try:
         return mode.get_attribute('group_policy')
-    except NotImplementedError:
+    except (AttributeError, NotImplementedError):
         return None

@@ -20,7 +20,7 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
     rows, ``baseline`` as a float. On tokens that the environment added between two turns ``weight`` and
     ``logp_old`` are 0, and ``kept`` is -1.
 
-    Each transition, from ``Actor.transition``, has ``action``, ``logp``, ``reward`` and, in the last one,
+    Each transition, from ``Actor.transition``, has ``action``, ``logp``, ``reward``, ``done`` and, in the last one,
     ``truncated``, ``failed`` and perhaps ``baseline``. For tokens also ``prompt``, the tokens before the action,
     ``kept``, ``turn``, ``anchor`` (the state after it) and, in the last one, ``reward_parts``; for steps also
     ``obs`` and, in the last one, ``final_obs``. With ``shared_start`` episodes must have the same start; prompts
@@ -62,6 +62,22 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
     if 'kept_words' in rows[0]:
         sample['kept_words'], sample['kept_width'] = torch.cat([r['kept_words'] for r in rows]), padded('kept_width')
     return sample
+
+
+def whole_episodes(transitions: List[Dict[str, Any]]) -> List[List[Dict[str, Any]]]:
+    """The episodes of one list of transitions, each of which ends with ``done``."""
+    episodes: List[List[Dict[str, Any]]] = [[]]
+    for transition in transitions:
+        episodes[-1].append(transition)
+        if transition['done']:
+            episodes.append([])
+    if episodes.pop():
+        raise ConfigError(
+            'get_train_sample: the last episode has not ended, and grpo compares whole episodes. Take the group '
+            "collector (create_config.collector = dict(type='group')), the middleware of ding_grpo.framework, or the "
+            'transitions of whole episodes.'
+        )
+    return episodes
 
 
 def _check_starts(episodes: List[List[Dict[str, Any]]], start: str, shared_start: bool) -> None:

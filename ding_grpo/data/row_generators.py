@@ -1,4 +1,4 @@
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, Iterable, List, Optional, Tuple
 
 import numpy as np
 
@@ -24,3 +24,27 @@ class RowGenerators:
         """Drop the generators of environments whose episode has ended; None for all."""
         for i in list(self._generators) if env_ids is None else env_ids:
             self._generators.pop(i, None)
+
+
+class EpisodeKeys:
+    """Keys of rows that no collector has numbered: the optimizer steps before the episode, and its number after the
+    last of them. They have two numbers, so that they are the key of no collector's row."""
+
+    def __init__(self) -> None:
+        self._keys: Dict[int, RowKey] = {}  # of the running episodes, by environment
+        self._steps, self._begun = 0, 0
+
+    def of(self, env_ids: Iterable[int], optimizer_steps: int) -> Dict[int, RowKey]:
+        """The keys of the episodes that these environments run."""
+        if optimizer_steps != self._steps:
+            self._steps, self._begun = optimizer_steps, 0
+        for i in env_ids:
+            if i not in self._keys:
+                self._keys[i] = (optimizer_steps, self._begun)
+                self._begun += 1
+        return {i: self._keys[i] for i in env_ids}
+
+    def forget(self, env_ids: Optional[List[int]]) -> None:
+        """See ``RowGenerators.forget``."""
+        for i in list(self._keys) if env_ids is None else env_ids:
+            self._keys.pop(i, None)

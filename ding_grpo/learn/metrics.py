@@ -63,8 +63,8 @@ def batch_metrics(batch: Batch, length_name: str = 'completion_length') -> Dict[
 def group_metrics(data: List[Dict[str, Any]], with_dropped: bool) -> Dict[str, float]:
     """Metrics of how groups were collected; ``with_dropped`` if rows may have been dropped (``extra_rows``)."""
     metrics = dict(staleness_max=float(max(group.get('staleness', 0) for group in data)))
-    for name in ('replaced_groups', 'seconds_sampling', 'seconds_scoring'):
-        metrics[name] = float(sum(group[name] for group in data))
+    for name in ('replaced_groups', 'seconds_sampling', 'seconds_scoring'):  # absent without a collector
+        metrics[name] = float(sum(group.get(name, 0) for group in data))
     if with_dropped:  # absent in groups of older versions
         metrics['dropped_tokens'] = float(sum(group.get('dropped_tokens', 0) for group in data))
     for name in ('memory_mib_sampling', 'memory_mib_scoring'):

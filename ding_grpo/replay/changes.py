@@ -101,7 +101,9 @@ class ChangedPolicy:
                 known.pop(i, None)
         self._policy.reset(data_id)
 
-    def _forward(self, data: Dict[int, Any], row_keys: Dict[int, Tuple], **kwargs: Any) -> Dict[int, Any]:
+    def _forward(self, data: Dict[int, Any], row_keys: Dict[int, Tuple], greedy: bool, **kwargs: Any) -> Dict[int, Any]:
+        if greedy:
+            return self._policy.forward(data, greedy=True, **kwargs)
         mine = {i: key[2] for i, key in row_keys.items() if i in data and key[1] == self._group}
         forced = {
             i: (force.step - self._steps_before(i, data[i]), force.action)

@@ -74,7 +74,7 @@ class Step:
     """What the policy reads of a DI-engine timestep."""
 
     def __init__(self, reward: float, info: Dict[str, Any]) -> None:
-        self.reward, self.info = reward, info
+        self.reward, self.info, self.done = reward, info, True
 
 
 class Engine:
@@ -104,7 +104,7 @@ class Engine:
                 episodes.append([self.policy.collect_mode.process_transition(obs[i], out[i], step)])
             sample, = self.policy.collect_mode.get_train_sample(episodes)
             exact = dict(reward=sample['reward'].double())  # otherwise advantages are rounded to float32
-            samples.append(dict(sample, **exact, seconds_sampling=0., seconds_scoring=0., replaced_groups=0.))
+            samples.append(dict(sample, **exact))
         return samples
 
     def learn(self, samples: List[Dict[str, Any]]) -> Dict[str, float]:

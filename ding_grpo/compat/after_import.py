@@ -1,0 +1,61 @@
+"""What changes in a module of DI-engine that is imported later than this package, once it is."""
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, Callable, Optional
+
+from ding_common import ConfigError
+from ding_grpo.data.capability import group_policy
+
+
+class AfterImport(MetaPathFinder):
+    """Calls a function with a module after its import, once."""
+
+    def __init__(self, name: str, function: Callable[[ModuleType], None]) -> None:
+        self._name, self._function = name, function
+
+    def find_spec(self, name: str, path: Any = None, target: Optional[ModuleType] = None) -> Optional[ModuleSpec]:
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        others = [f for f in sys.meta_path if hasattr(f, 'find_spec')]
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+        if spec is not None:
+            spec.loader.exec_module = self._and_then(spec.loader.exec_module)
+        return spec
+
+    def _and_then(self, execute: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            self._function(module)
+
+        return exec_module
+
+
+def refuse_groups(module: ModuleType) -> None:
+    """DI-engine's collectors of ``ding.framework`` cut trajectories anywhere, and miss keys of the config."""
+    for kind in (module.StepCollector, module.EpisodeCollector):
+        kind.__init__ = _refusing(kind.__init__, kind.__name__)
+
+
+def _refusing(init: Callable, name: str) -> Callable:
+
+    def __init__(self: Any, cfg: Any, policy: Any, *args: Any, **kwargs: Any) -> None:
+        if group_policy(policy) is not None:
+            raise ConfigError(
+                f'{name}: grpo learns from whole groups, which only group_collector makes. Use group_collector and '
+                'group_trainer of ding_grpo.framework (examples/middleware.py).'
+            )
+        init(self, cfg, policy, *args, **kwargs)
+
+    return __init__
+
+
+def watch(name: str, function: Callable[[ModuleType], None]) -> None:
+    """Call the function with the module of this name, now or after its import."""
+    if name in sys.modules:
+        function(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, AfterImport(name, function))

@@ -1,0 +1,22 @@
+from typing import Any, Dict
+
+from ding_grpo.policy import GRPOPolicy
+
+
+class Weights:
+    """
+    Overview:
+        The weights of a policy with their age, for DI-engine's ``ModelExchanger(Weights(policy))``, which reads and
+        loads ``state_dict``. Groups are sampled by what has arrived last, and know how old it is.
+    """
+
+    def __init__(self, policy: GRPOPolicy) -> None:
+        self._policy = policy
+
+    def state_dict(self) -> Dict[str, Any]:
+        policy = self._policy
+        weights = {name: value.cpu() for name, value in policy.whole_model.state_dict().items()}
+        return dict(weights=weights, updates=policy.updates, optimizer_steps=policy.optimizer_steps)
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        self._policy.take(**state)
