@@ -7,7 +7,6 @@ config before a run, see ``check.py``. ``python -m ding_grpo train`` needs no co
 import copy
 import os
 import sys
-from functools import partial
 from importlib import import_module
 from typing import Any, List, Optional, Tuple
 
@@ -59,10 +58,12 @@ def command() -> click.Command:
 
     def run(settings: Tuple[str, ...], **options: Any) -> None:
 
-        def predefined(env: str, policy: str) -> Configs:
-            return _predefined(env, policy, settings)
+        def read(config: str) -> Configs:
+            return _checked(read_config_file(config, settings), options['mode'])
 
-        read = partial(read_config_file, settings=settings)
+        def predefined(env: str, policy: str) -> Configs:
+            return _checked(_predefined(env, policy, settings), options['mode'])
+
         with replaced(commands, read_config=read, get_predefined_config=predefined):
             commands.cli.callback(**options)
 
@@ -76,6 +77,12 @@ def _help(context: click.Context, option: click.Parameter, key: Optional[str]) -
     from .entry.describe import describe
     click.echo('\n'.join(describe(key)) if key else context.get_help())
     context.exit()
+
+
+def _checked(configs: Configs, mode: str) -> Configs:
+    from .compat.refusals import check_mode
+    check_mode(f'-m {mode}', configs)
+    return configs
 
 
 def _predefined(env: str, policy: str, settings: Tuple[str, ...]) -> Configs:

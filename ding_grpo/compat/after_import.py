@@ -5,9 +5,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Callable, Optional
 
-from ding_common import ConfigError
-from ding_grpo.data.capability import group_policy
-
 
 class AfterImport(MetaPathFinder):
     """Calls a function with a module after its import, once."""
@@ -32,25 +29,6 @@ class AfterImport(MetaPathFinder):
             self._function(module)
 
         return exec_module
-
-
-def refuse_groups(module: ModuleType) -> None:
-    """DI-engine's collectors of ``ding.framework`` cut trajectories anywhere, and miss keys of the config."""
-    for kind in (module.StepCollector, module.EpisodeCollector):
-        kind.__init__ = _refusing(kind.__init__, kind.__name__)
-
-
-def _refusing(init: Callable, name: str) -> Callable:
-
-    def __init__(self: Any, cfg: Any, policy: Any, *args: Any, **kwargs: Any) -> None:
-        if group_policy(policy) is not None:
-            raise ConfigError(
-                f'{name}: grpo learns from whole groups, which only group_collector makes. Use group_collector and '
-                'group_trainer of ding_grpo.framework (examples/middleware.py).'
-            )
-        init(self, cfg, policy, *args, **kwargs)
-
-    return __init__
 
 
 def watch(name: str, function: Callable[[ModuleType], None]) -> None:

@@ -2,8 +2,8 @@
 What ``import ding_grpo`` changes in DI-engine 0.5.3: its serial pipelines and its evaluation become those of
 ``entry/pipeline.py``, which take the same arguments and build the same parts for every policy; and the bare ``ding``
 command, which has imported its pipelines before a plugin can be loaded, evaluates with ``GroupEvaluator`` and gets
-managers of environment processes that a signal to the process group does not kill. The collectors of ``ding.framework``
-refuse policies that learn from groups.
+managers of environment processes that a signal to the process group does not kill. What cannot train policies that
+learn from groups says so (``refusals.py``).
 """
 import ding.entry
 import ding.entry.application_entry
@@ -17,7 +17,8 @@ from ding_grpo.evaluate import GroupEvaluator
 from ding_grpo.policy import GRPOCommandModePolicy
 
 from . import late
-from .after_import import refuse_groups, watch
+from .after_import import watch
+from .refusals import refuse_groups, refuse_pipelines
 
 
 def apply() -> None:
@@ -31,4 +32,6 @@ def apply() -> None:
     ding.entry.application_entry.InteractionSerialEvaluator = GroupEvaluator
     ENV_MANAGER_REGISTRY.update(OF_PROCESSES)
     GRPOCommandModePolicy.when_made = staticmethod(late.take_over)
+    refuse_pipelines(ding.entry)
+    watch('ding.entry.dist_entry', refuse_pipelines)
     watch('ding.framework.middleware.collector', refuse_groups)
