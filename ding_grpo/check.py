@@ -19,11 +19,11 @@ from ding_common import ConfigError, ConfigFile, echo, read_config_file
 from ding_common.processes.memory import peak_memory
 
 from .data.batch import Batch
+from .data.capability import is_grpo
 from .entry import complete
 from .entry.build import compiled, environments, make_policy
 from .footprint import footprint
 from .model import CausalLM
-from .policy import is_grpo
 from .run.around import around_run
 
 PROBLEMS, UPDATES = 20, 2

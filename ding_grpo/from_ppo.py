@@ -57,9 +57,10 @@ def check_is_ppo(main: Dict, create: Dict) -> None:
     if policy.get('multi_agent', False):
         raise ConfigError('policy.multi_agent = True: grpo trains one agent; the config cannot be converted.')
     space = policy.get('model', {}).get('action_space', policy.get('action_space', 'discrete'))
-    if space not in ('discrete', 'continuous'):
+    if space not in ('discrete', 'continuous', 'hybrid'):
         raise ConfigError(
-            f'policy.action_space = {space!r}: grpo has discrete or continuous actions; the config cannot be converted.'
+            f'policy.action_space = {space!r}: grpo has discrete, continuous or hybrid actions; the config cannot be '
+            'converted.'
         )
     for section in ('reward_model', 'world_model'):
         if section in create or section in main:

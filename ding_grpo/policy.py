@@ -11,16 +11,15 @@ Group Relative Policy Optimization as a DI-engine policy. Departures from https:
 3. The reference model is the initial policy. The paper renews it from time to time; ``kl.ref_sync_freq`` does the same.
 4. Two options are not in the paper: ``adv_method='no_std'`` does not divide advantages by the group's standard
    deviation, and ``entropy.weight`` adds an entropy bonus.
-5. ``advantage='return_to_go'`` compares each step by its later rewards, like the paper's process supervision (section
-   4.1.3), which compares their sums. A discount and the extension of truncated episodes are added.
+5. ``advantage='return_to_go'`` compares each step by its later rewards, like process supervision (section 4.1.3 of the
+   paper), which compares their sums. A discount and the extension of truncated episodes are added.
 """
 from functools import singledispatch
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 import torch
 from ding.policy import Policy
-from ding.policy.command_mode_policy_instance import DummyCommandModePolicy
 from ding.utils import POLICY_REGISTRY
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
@@ -59,7 +58,7 @@ class GRPOPolicy(Policy):
     learns_from_groups = True
     _sharding: Optional[Sharding] = None
     _learning: Optional[Learning] = None  # if ``enable_field`` has 'learn'
-    _taken: Tuple[int, int] = (0, 0)  # updates and optimizer steps of weights that another process has learned
+    _age: Optional[Tuple[int, int]] = None  # of weights that another process has learned
 
     def __init__(
             self,
@@ -178,19 +177,15 @@ class GRPOPolicy(Policy):
         return self._advantage.method == 'remax'
 
     @property
-    def updates(self) -> int:
-        """Updates that have made the weights."""
-        return self._taken[0] if self._learning is None or any(self._taken) else self._learning.updates
+    def age(self) -> Tuple[int, int]:
+        """Number of updates and of optimizer steps that have made the weights."""
+        own = (0, 0) if self._learning is None else (self._learning.updates, self._learning.updater.optimizer_steps)
+        return own if self._age is None else self._age
 
-    @property
-    def optimizer_steps(self) -> int:
-        """Optimizer steps that have made the weights."""
-        return self._taken[1] if self._learning is None or any(self._taken) else self._learning.updater.optimizer_steps
-
-    def take(self, weights: Dict[str, torch.Tensor], updates: int, optimizer_steps: int) -> None:
+    def take(self, weights: Dict[str, torch.Tensor], age: Tuple[int, int]) -> None:
         """Act from now on by the weights of a policy that learns in another process."""
         self._model.load_state_dict(weights)
-        self._taken = updates, optimizer_steps
+        self._age = age
 
     def reseed(self, process: int) -> None:
         """Draw other random numbers than the other processes that collect for the same learner."""
@@ -278,14 +273,8 @@ class GRPOPolicy(Policy):
             if greedy:
                 return self._actor.greedy(data)
             enough = self._cfg.group_size if self._cfg.collect.extra_rows > 0 else None
-            if row_keys is None:
-                if enough is not None:
-                    raise ConfigError(
-                        f'policy.collect.extra_rows = {self._cfg.collect.extra_rows}: needs the group collector, which '
-                        'tells which rows are a group. Set it to 0.'
-                    )
-                row_keys = self._own_keys.of(data, self.optimizer_steps)
-            return self._actor.sample(data, row_keys, forced, enough)
+            keys = self._own_keys.of(data, self.age[1]) if row_keys is None else row_keys
+            return self._actor.sample(data, keys, forced, enough)
 
     def _process_transition(self, obs: Any, policy_output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
         return self._actor.transition(obs, policy_output, timestep)
@@ -304,7 +293,7 @@ class GRPOPolicy(Policy):
         episodes = whole_episodes(transitions) if isinstance(transitions[0], dict) else transitions
         sample = fold_group(episodes, self._cfg.collect.shared_start)
         equal = self._advantage.equal(Batch.of([sample]))
-        return [dict(sample, equal=equal, sampled_after=self.optimizer_steps)]
+        return [dict(sample, equal=equal, sampled_after=self.age[1])]
 
     def advantages(self, samples: List[Dict[str, Any]]) -> List[Optional[torch.Tensor]]:
         """The advantages (G, ) of each group's rows, or their means over steps, for the collector's table. None with a
@@ -359,20 +348,3 @@ class GRPOPolicy(Policy):
 
     def _reset_eval(self, data_id: Optional[List[int]] = None) -> None:
         self._actor.forget(data_id)
-
-
-def is_grpo(kind: Any) -> bool:
-    """Whether a registered policy, or its class with DI-engine's commands, is grpo or derives from it."""
-    return kind in POLICY_REGISTRY and issubclass(POLICY_REGISTRY.get(kind), GRPOPolicy)
-
-
-@POLICY_REGISTRY.register('grpo_command')
-class GRPOCommandModePolicy(GRPOPolicy, DummyCommandModePolicy):
-    """``grpo`` under the name that DI-engine's own serial pipelines use. They are told so by ``when_made``, which
-    ``compat/late.py`` sets."""
-    when_made: Optional[Callable[[], None]] = None
-
-    def __init__(self, *args, **kwargs) -> None:
-        if self.when_made is not None:
-            self.when_made()
-        super().__init__(*args, **kwargs)

@@ -1,5 +1,6 @@
 """
-CartPole-v1 by the middleware of ``ding.framework``, as DI-engine's ``example/ppo.py`` trains it with PPO. In one process:
+CartPole-v1 by the middleware of ``ding.framework``, as ``example/ppo.py`` of DI-engine trains it with PPO. In one
+process:
 
     python examples/middleware.py
 

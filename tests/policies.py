@@ -19,6 +19,7 @@ PRESET = dict(adv_method=None, clip=dict(ratio=None))
 ALONE = dict(advantage='none', adv_method=None, entropy=dict(weight=0.))  # an extra loss without a reward
 DISCRETE = dict(obs_shape=3, action_shape=4, action_space='discrete', encoder_hidden_size_list=[64, 64])
 CONTINUOUS = dict(DISCRETE, action_shape=2, action_space='continuous')
+HYBRID = dict(DISCRETE, action_shape=dict(action_type_shape=3, action_args_shape=2), action_space='hybrid')
 
 
 class OpenPolicy(GRPOPolicy):

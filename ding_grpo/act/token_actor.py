@@ -301,6 +301,10 @@ class TokenActor(Actor):
         stripped = [strip(spec.tokenizer.encode(o) if isinstance(o, str) else o) for o in obs.values()]
         room = [spec.max_prompt_length + spec.max_tokens - len(prompt) for prompt in stripped]
         limit = torch.tensor(room, device=self._model.device) if min(room) < spec.max_new_tokens else None
+        if enough is not None and any(len(key) < 3 for key in row_keys.values()):
+            raise ConfigError(
+                'policy.collect.extra_rows: needs the group collector, which tells which rows are a group. Set it to 0.'
+            )
         early_stop = None if enough is None else EarlyStop([row_keys[i][1:3] for i in obs], enough, self._model.device)
         places = {(line, forced[i][0]): forced[i][1] for line, i in enumerate(obs) if i in forced}
         version = version_of(self._model)
@@ -326,7 +330,7 @@ class TokenActor(Actor):
 
 
 def strip(obs: Any) -> Tensor:
-    """The token ids (L, ) of an observation (N, ), or of a batch of one, which has -1 after the last. DI-engine's workers
-    may have cast it to float32, which is exact up to 2^24."""
+    """The token ids (L, ) of an observation (N, ), or of a batch of one, which has -1 after the last. DI-engine's
+    workers may have cast it to float32, which is exact up to 2^24."""
     obs = torch.as_tensor(obs).long().flatten()
     return obs[obs >= 0]

@@ -5,7 +5,7 @@ import click
 import gymnasium
 from ding.utils import ENV_REGISTRY
 from easydict import EasyDict
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Discrete, MultiDiscrete
 
 from ding_common import ConfigError, describe
 from ding_common.config.config_file import shipped_config, shipped_configs
@@ -137,11 +137,14 @@ def _shapes(env_id: str, observation: Any, action: Any) -> Dict[str, Any]:
     else:
         shape: List[int] = list(getattr(observation, 'shape', None) or [])
         seen = shape[0] if len(shape) == 1 else 1 if shape == [] and hasattr(observation, 'low') else None
-    acts = int(action.n) if isinstance(action, Discrete) else (getattr(action, 'shape', None) or (None, ))[0]
+    if isinstance(action, MultiDiscrete):
+        acts: Any = action.nvec.ravel().tolist()
+    else:
+        acts = int(action.n) if isinstance(action, Discrete) else (getattr(action, 'shape', None) or (None, ))[0]
     if seen is None or acts is None:
         raise ConfigError(
             f'GRPO(env={env_id!r}): there is no default model for observations {observation} and actions {action}. '
             "Give one: model=dict(obs_shape=..., action_shape=..., action_space='discrete')."
         )
-    kind = dict(action_space='discrete') if isinstance(action, Discrete) else dict(action_space='continuous')
-    return dict(obs_shape=seen, action_shape=acts, **kind)
+    kind = 'discrete' if isinstance(action, (Discrete, MultiDiscrete)) else 'continuous'
+    return dict(obs_shape=seen, action_shape=acts, action_space=kind)

@@ -8,6 +8,8 @@ from typing import Any, Dict, List, Optional, Tuple
 import click
 import ding.entry.serial_entry
 import ding.entry.serial_entry_onpolicy
+from ding.policy.command_mode_policy_instance import DummyCommandModePolicy
+from ding.utils import POLICY_REGISTRY
 from ding.worker import BaseLearner, BaseSerialCommander
 from easydict import EasyDict
 
@@ -16,8 +18,19 @@ from ding_grpo.data.capability import group_policy
 from ding_grpo.entry.build import limits_of, make_learner
 from ding_grpo.evaluate import GroupEvaluator
 from ding_grpo.loop import run
+from ding_grpo.policy import GRPOPolicy
 from ding_grpo.run.around import around_run, replaced
 from ding_grpo.run.parts import Limits, Parts
+
+
+@POLICY_REGISTRY.register('grpo_command')
+class GRPOCommandModePolicy(GRPOPolicy, DummyCommandModePolicy):
+    """``grpo`` under the name that DI-engine's own serial pipelines use."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        take_over()
+        super().__init__(*args, **kwargs)
+
 
 _taken: List[Any] = []  # contexts in which DI-engine's pipelines make this package's parts
 

@@ -14,11 +14,10 @@ from ding.utils import ENV_MANAGER_REGISTRY
 from ding_common.processes.env_manager import OF_PROCESSES
 from ding_grpo.entry import pipeline
 from ding_grpo.evaluate import GroupEvaluator
-from ding_grpo.policy import GRPOCommandModePolicy
 
-from . import late
+from . import late  # noqa: F401  registers the policy under DI-engine's name for commands
 from .after_import import watch
-from .refusals import refuse_groups, refuse_pipelines
+from .refusals import refuse_groups, refuse_modes
 
 
 def apply() -> None:
@@ -31,7 +30,5 @@ def apply() -> None:
         module.eval = pipeline.eval
     ding.entry.application_entry.InteractionSerialEvaluator = GroupEvaluator
     ENV_MANAGER_REGISTRY.update(OF_PROCESSES)
-    GRPOCommandModePolicy.when_made = staticmethod(late.take_over)
-    refuse_pipelines(ding.entry)
-    watch('ding.entry.dist_entry', refuse_pipelines)
+    refuse_modes()
     watch('ding.framework.middleware.collector', refuse_groups)

@@ -4,20 +4,30 @@ from functools import wraps
 from types import ModuleType
 from typing import Any, Callable
 
+import click
+import ding.entry
+
 from ding_common import ConfigError, read_config_file
-from ding_grpo.data.capability import group_policy
-from ding_grpo.policy import is_grpo
+from ding_grpo.data.capability import group_policy, is_grpo
+
+from .after_import import watch
 
 MODES = ('-m serial', '-m serial_onpolicy', '-m eval')  # of the command ``ding`` that train or evaluate grpo
 PREFIXES = ('serial_pipeline_', 'parallel_pipeline', 'dist_')  # of the functions behind all other modes
 
 
-def refuse_pipelines(module: ModuleType) -> None:
-    """For the pipelines of a module except serial, serial_onpolicy and eval."""
+def refuse_modes() -> None:
+    """If the bare ``ding`` command imports this package for another mode, which it does while it reads the config."""
+    context = click.get_current_context(silent=True)
+    if context is not None and context.params.get('mode') and f"-m {context.params['mode']}" not in MODES:
+        _refuse_pipelines(ding.entry)
+        watch('ding.entry.dist_entry', _refuse_pipelines)
+
+
+def _refuse_pipelines(module: ModuleType) -> None:
     for name, pipeline in list(vars(module).items()):
-        if name.startswith(PREFIXES) and name != 'serial_pipeline_onpolicy' and callable(pipeline):
-            for place in (module, sys.modules[pipeline.__module__]):
-                setattr(place, name, _without_groups(pipeline))
+        if name.startswith(PREFIXES) and callable(pipeline):
+            setattr(sys.modules[pipeline.__module__], name, _without_groups(pipeline))
 
 
 def _without_groups(pipeline: Callable) -> Callable:

@@ -98,8 +98,9 @@ def check_for_steps(cfg: Dict) -> None:
         raise policy.refusal(
             'learn.batch_steps', f'not available with {found}, which needs the ratio of the whole row. Set it to None.'
         )
-    if cfg.model.get('action_space') == 'continuous':
-        reason = "policy.model.action_space = 'continuous': its actions have densities, no probabilities."
+    space = cfg.model.get('action_space')
+    if space in ('continuous', 'hybrid'):
+        reason = f'policy.model.action_space = {space!r}: its actions have densities, no probabilities.'
         if cfg.learn.adv_method == 'optimal_token_baseline':
             raise policy.refusal('learn.adv_method', f'not available with {reason}')
         if loss.traits.probabilities:

@@ -1,5 +1,7 @@
 from typing import Any, Optional
 
+from ding.utils import POLICY_REGISTRY
+
 
 def group_policy(mode: Any) -> Optional[Any]:
     """The policy behind one of its modes, if it learns from whole groups, else None. DI-engine hands on modes only,
@@ -8,3 +10,8 @@ def group_policy(mode: Any) -> Optional[Any]:
         return mode.get_attribute('group_policy')
     except (AttributeError, NotImplementedError):
         return None
+
+
+def is_grpo(kind: Any) -> bool:
+    """Whether a registered policy, or its class with DI-engine's commands, is grpo or derives from it."""
+    return kind in POLICY_REGISTRY and getattr(POLICY_REGISTRY.get(kind), 'learns_from_groups', False)

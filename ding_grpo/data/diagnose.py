@@ -82,6 +82,8 @@ def check_sampled(
     where = 'evaluation'
     if len(key) in (3, 4):  # five numbers in evaluation
         where = f'row {key[2]} of group {key[1]}, sampled after update {key[0]}'
+    elif len(key) == 2:  # without a collector
+        where = f'episode {key[1]} after {key[0]} optimizer steps'
     where = f'in environment {env_ids[row]} ({where})' + ''.join(f', column {c}' for c in column)
     facts = ['the logits at sampling are NaN or infinite', where]
     if prompts is not None:

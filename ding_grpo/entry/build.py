@@ -24,7 +24,7 @@ from ding_grpo.evaluate import GroupEvaluator
 from ding_grpo.learn.half_weights import check_trained
 from ding_grpo.logs.screen import show
 from ding_grpo.model import CausalLMVAC
-from ding_grpo.policy import is_grpo
+from ding_grpo.data.capability import is_grpo
 from ding_grpo.run.around import checked_while_compiled
 from ding_grpo.run.parts import Limits, Parts
 from ding_grpo.run.report import ReportHook

@@ -25,7 +25,7 @@ from ding_common.processes.ding_private import reset_although_recording
 from ding_grpo.config.check_keys import check_exp_name, check_sections
 from ding_grpo.evaluate import GroupEvaluator
 from ding_grpo.loop import run
-from ding_grpo.policy import is_grpo
+from ding_grpo.data.capability import is_grpo
 from ding_grpo.run.around import around_run, read_state
 from ding_grpo.run.parts import Limits, Parts
 

@@ -10,7 +10,9 @@ from easydict import EasyDict
 from gymnasium.spaces import Box
 from gymnasium.wrappers import FlattenObservation
 
-from ding_common import ConfigError, Rule, TaskError, check_config, describe, is_reward, nearest, require_dict
+from ding_common import (
+    ConfigError, Rule, TaskError, check_config, describe, import_name, is_reward, nearest, require_dict
+)
 from ding_common.config.env_config import check_env_config, pop_number
 
 from .video import Video
@@ -54,6 +56,9 @@ class GymnasiumEnv(DingEnvWrapper):
         env_id='',
         # (dict) Additional arguments of ``gymnasium.make``, such as max_episode_steps.
         env_kwargs=dict(),
+        # (list) Wrappers of gymnasium around it, innermost first: 'module:Class', or dict(type='module:Class',
+        # kwargs=dict(...)). 'gymnasium.wrappers:FlattenObservation' makes one vector of a Dict or a Tuple.
+        gymnasium_wrappers=[],
         # (bool) Whether actions in [-1, 1] are scaled to the bounds of the environment.
         act_scale=False,
         # (bool) Whether rewards below -10 are raised to -10.
@@ -63,6 +68,7 @@ class GymnasiumEnv(DingEnvWrapper):
         env_wrapper='default',
     )
     rules = dict(
+        gymnasium_wrappers=Rule('a list', lambda v: isinstance(v, list)),
         env_wrapper=Rule(
             "a list, or one of 'default', 'mujoco_default', 'atari_default', 'gym_hybrid_default'",
             lambda v: isinstance(v, list) or v in ('default', 'mujoco_default', 'atari_default', 'gym_hybrid_default')
@@ -173,7 +179,6 @@ def _made(cfg: EasyDict, **further: Any) -> gymnasium.Env:
     arguments = cfg.get('env_kwargs', {})
     try:
         env = gymnasium.make(cfg.env_id, **{**arguments, **further})
-        return FlattenObservation(env) if env.observation_space.shape == () else env  # models read vectors
     except Exception as error:  # an environment may raise anything for its arguments
         written = f', env.env_kwargs = {dict(arguments)!r}' if arguments else ''
         unknown = isinstance(error, (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound))
@@ -183,6 +188,23 @@ def _made(cfg: EasyDict, **further: Any) -> gymnasium.Env:
         ) if unknown else ''
         raise ConfigError(
             f'env.env_id = {cfg.env_id!r}{written}: gymnasium cannot create it ({describe(error)}){hint}'
+        ) from error
+    for wrapper in cfg.get('gymnasium_wrappers', []):
+        env = _wrapped(env, wrapper)
+    return FlattenObservation(env) if env.observation_space.shape == () else env  # models read vectors
+
+
+def _wrapped(env: gymnasium.Env, wrapper: Any) -> gymnasium.Env:
+    key = 'env.gymnasium_wrappers'
+    wrapper = dict(type=wrapper) if isinstance(wrapper, str) else wrapper
+    require_dict(wrapper, f'{key}: a wrapper')
+    check_config(wrapper, dict(type='', kwargs={}), {}, key)
+    found = import_name(wrapper.get('type', ''), f'{key}.type')
+    try:
+        return found(env, **wrapper.get('kwargs', {}))
+    except Exception as error:  # a wrapper may raise anything
+        raise ConfigError(
+            f'{key}: {dict(wrapper)!r} cannot be put around the environment ({describe(error)})'
         ) from error
 
 

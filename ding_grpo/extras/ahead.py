@@ -67,7 +67,7 @@ class AheadGroups(PlayedGroups):
         else:
             sampled, self.counters = found.sampled, found.counters
             self.rate(sampled)
-        self._begin((super().state_dict(), self._learns.optimizer_steps, target, train_iter + 1, policy_kwargs))
+        self._begin((super().state_dict(), self._learns.age[1], target, train_iter + 1, policy_kwargs))
         return sampled
 
     def state_dict(self, waits: bool = True) -> Dict[str, Any]:

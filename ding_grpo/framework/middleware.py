@@ -36,7 +36,7 @@ def group_collector(cfg: Dict, policy: NamedTuple, env: BaseEnvManager, groups: 
 
     def _collect(ctx: OnlineRLContext) -> None:
         before = collector.envstep
-        samples = collector.collect(groups, train_iter=learns.updates, policy_kwargs=ctx.collect_kwargs)
+        samples = collector.collect(groups, train_iter=learns.age[0], policy_kwargs=ctx.collect_kwargs)
         ctx.episodes = samples
         ctx.env_step += collector.envstep - before
         ctx.env_episode += sum(len(sample['length']) for sample in samples)
@@ -71,14 +71,14 @@ def group_trainer(cfg: Dict, policy: NamedTuple, max_staleness: int = 1, log_fre
         waiting += ctx.episodes or []
         ctx.episodes = None
         for group in waiting:
-            group['staleness'] = learns.updates - group['collect_iter']
+            group['staleness'] = learns.age[0] - group['collect_iter']
         fresh = [group for group in waiting if group['staleness'] <= max_staleness]
         dropped += len(waiting) - len(fresh)
         waiting = fresh[needed:] if len(fresh) >= needed else fresh
         if len(fresh) < needed:
             return
         metrics = policy.forward(fresh[:needed])
-        ctx.train_iter = learns.updates
+        ctx.train_iter = learns.age[0]
         ctx.train_output = dict(metrics, stale_groups=float(dropped))
         dropped = 0
         if ctx.train_iter % log_freq == 0:

@@ -16,7 +16,7 @@ class Weights:
     def state_dict(self) -> Dict[str, Any]:
         policy = self._policy
         weights = {name: value.cpu() for name, value in policy.whole_model.state_dict().items()}
-        return dict(weights=weights, updates=policy.updates, optimizer_steps=policy.optimizer_steps)
+        return dict(weights=weights, age=policy.age)
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         self._policy.take(**state)

@@ -63,11 +63,11 @@ def noise_scale(groups: int, squares: float, whole: float) -> Dict[str, float]:
 
 
 def noise_of_table(batch: Batch, slope: Tensor) -> Dict[str, float]:
-    """The noise scale in a table of one number for each token id, or for each discrete action, of at least two groups.
-    ``slope`` (B, S) is the gradient of the loss with respect to log-probabilities."""
+    """The noise scale in a table of one number for each token id, discrete action or tuple of discrete actions, of at
+    least two groups. ``slope`` (B, S) is the gradient of the loss with respect to log-probabilities."""
     numbers, group = batch.group.unique(return_inverse=True)
     counted = batch.weight != 0  # (B, S)
-    ids, column = batch.action[counted].unique(return_inverse=True)
+    ids, column = batch.action[counted].unique(return_inverse=True, dim=0)
     cell = group.unsqueeze(1).expand_as(counted)[counted] * len(ids) + column
     table = slope.new_zeros(len(numbers) * len(ids), dtype=torch.double)
     table = table.index_add(0, cell, slope[counted].double()).view(len(numbers), -1)  # (P, number of ids)

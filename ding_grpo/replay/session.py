@@ -11,7 +11,7 @@ from ding_common import ConfigError
 from ding_common.content import check_content, taking
 from ding_common.processes.random_state import set_random_state
 from ding_grpo.check import collecting
-from ding_grpo.policy import is_grpo
+from ding_grpo.data.capability import is_grpo
 
 from .changes import ChangedPolicy, Changes
 

@@ -226,7 +226,7 @@ class Saver:
     @property
     def _progress(self) -> Tuple[int, ...]:
         """Numbers of updates, of steps of the optimizer, and of what was pushed into the replay buffer."""
-        return self._learner.train_iter, self._policy.optimizer_steps, pushed(self._parts.buffer)
+        return self._learner.train_iter, self._policy.age[1], pushed(self._parts.buffer)
 
     def _save_before_error(self) -> None:
         """Save the run as it was at the last ``top``, unless weights or the buffer have changed since, nothing has

@@ -7,7 +7,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from torch import nn
 
 from ding_common import ConfigError
-from tests.policies import CONTINUOUS, DISCRETE, Timestep, step_policy
+from tests.policies import CONTINUOUS, DISCRETE, HYBRID, Timestep, step_policy
 
 pytestmark = pytest.mark.unittest
 
@@ -20,12 +20,16 @@ pytestmark = pytest.mark.unittest
         (DISCRETE, (3, ), Box(-1, 1, (4, )), "policy.model.action_space = 'discrete': .* are continuous"),
         (CONTINUOUS, (3, ), Discrete(2), "policy.model.action_space = 'continuous': .* are discrete"),
         (CONTINUOUS, (3, ), Box(-1, 1, (3, )), 'policy.model.action_shape = 2: the environment has 3'),
+        (DISCRETE, (3, ), MultiDiscrete([4, 5]), r'action_shape = 4: the actions .* are .*Set it to \[4, 5\]'),
+        (dict(DISCRETE, action_shape=[4, 4]), (3, ), MultiDiscrete([4, 5]), r'action_shape = \[4, 4\]: the actions'),
+        (dict(DISCRETE, action_shape=[4, 4]), (3, ), Discrete(4), r'action_shape = \[4, 4\]: the actions'),
+        (HYBRID, (3, ), Tuple([Discrete(3), Box(-1, 1, (3, ))]), r'action_type_shape=3, action_args_shape=2\): the a'),
+        (HYBRID, (3, ), Discrete(3), r'action_type_shape=3, action_args_shape=2\): the actions of the .* Discrete'),
         # actions outside of the space ran without a message
         *(
             (model, (3, ), actions, r'create_config.env: the actions .* are .*, and grpo gives .*wrap')
             for model, actions in (
                 (DISCRETE, MultiBinary(4)),
-                (DISCRETE, MultiDiscrete([4, 4])),
                 (DISCRETE, Tuple([Discrete(4)])),
                 (DISCRETE, Dict(a=Discrete(4))),
                 (CONTINUOUS, Box(-2, 2, (2, ), int)),

@@ -23,14 +23,13 @@ DIZOO = os.path.dirname(dizoo.__file__)
 STARTS = (
     'enduro_onppo pong_ppo pong_ppo_ddp qbert_onppo spaceinvaders_onppo bipedalwalker_ppo lunarlander_ppo cartpole_ppo '
     'cartpole_ppo_ddp pendulum_ppo ant_ppo ant_onppo halfcheetah_onppo hopper_onppo walker2d_onppo coinrun_ppo '
-    'maze_ppo rocket_hover_ppo rocket_landing_ppo'
+    'gym_hybrid_hppo maze_ppo rocket_hover_ppo rocket_landing_ppo'
 ).split()
 WITH_REWARD_MODEL = (
     'lunarlander_gcl lunarlander_rnd_onppo cartpole_gcl cartpole_trex_onppo ant_trex_onppo halfcheetah_trex_onppo '
     'hopper_gcl hopper_trex_onppo walker2d_gcl walker2d_trex_onppo'
 ).split()
 TABLE = dict.fromkeys(STARTS) | dict.fromkeys(WITH_REWARD_MODEL, 'a config with a reward model') | dict(
-    gym_hybrid_hppo="policy.action_space = 'hybrid': grpo has discrete or continuous actions",
     overcooked_ppo='policy.multi_agent = True: grpo trains one agent',
     ptz_simple_spread_mappo='policy.multi_agent = True: grpo trains one agent',
 )

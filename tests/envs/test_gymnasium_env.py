@@ -115,6 +115,8 @@ NOWRAP = "env.env_wrapper.type = 'flatten_obs': DI-engine has no such wrapper .*
         (dict(env_wrapper=[dict(type='noop_reset')]), r"env.env_wrapper = \[{'type': 'noop_r"),
         (dict(env_wrapper=[]), r'env.env_wrapper = \[\]: none of the wrappers reports the return'),
         (dict(env_id='Mine-v0'), r'If a module of yours registers it, .*create_config.env.import_names'),
+        (dict(gymnasium_wrappers=['gymnasium.wrappers:Flat']), "env.gymnasium_wrappers.type = .* no 'Flat'"),
+        (dict(gymnasium_wrappers=[dict(type='gymnasium.wrappers:TimeLimit')]), 'cannot be put around the env'),
         (dict(act_scale=True), 'env.act_scale = True: the actions of CartPole-v1'),
     ]
 )

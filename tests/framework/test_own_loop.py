@@ -1,10 +1,9 @@
 """The three modes of the policy in a loop without DI-engine's pipeline and without the group collector."""
-import gymnasium
 import numpy as np
 import pytest
 import torch
-from ding.policy import PPOPolicy, single_env_forward_wrapper
 from ding.config import compile_config
+from ding.policy import PPOPolicy, single_env_forward_wrapper
 
 from ding_common import ConfigError
 from examples import plain_loop
@@ -44,7 +43,7 @@ class TestOwnKeys:
 
     def test_extra_rows_need_the_collector(self):
         policy = token_policy(collect=dict(extra_rows=1))
-        with pytest.raises(ConfigError, match='policy.collect.extra_rows = 1: needs the group collector'):
+        with pytest.raises(ConfigError, match='policy.collect.extra_rows: needs the group collector'):
             policy.collect_mode.forward({0: torch.tensor([1, 2])})
 
 
@@ -81,11 +80,13 @@ class TestTransitions:
 @pytest.mark.unittest
 class TestSingleEnv:
 
-    @pytest.mark.parametrize('model, obs, shape', [
-        (VAC, np.ones(3), ()),
-        (dict(VAC, obs_shape=[3, 44, 44], encoder_hidden_size_list=[8, 8, 64]), np.ones((3, 44, 44)), ()),
-        (CONTINUOUS, np.ones(3), (2, )),
-    ])
+    @pytest.mark.parametrize(
+        'model, obs, shape', [
+            (VAC, np.ones(3), ()),
+            (dict(VAC, obs_shape=[3, 44, 44], encoder_hidden_size_list=[8, 8, 64]), np.ones((3, 44, 44)), ()),
+            (CONTINUOUS, np.ones(3), (2, )),
+        ]
+    )
     def test_the_action_is_that_of_the_evaluator(self, model, obs, shape):
         policy = step_policy(model)
         action = single_env_forward_wrapper(policy.eval_mode.forward)(obs.astype(np.float32))

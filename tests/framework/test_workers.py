@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
 from ding.framework.task import Role
@@ -67,10 +66,11 @@ class TestWorkers:
             alive(None)
         assert ('context_exchanger_{}'.format(Role.COLLECTOR), dict(episodes=[])) in network.events
         assert (workers.ALIVE, 0, 'learner') in network.events
-        assert re.findall('.*left: .', capsys.readouterr().out) == [
-            f'collector {node} has given no sign of life for 0.3 s. Collectors that are left: {left}'
-            for node, left in ((1, 1), (2, 0))
-        ]
+        assert re.findall('.*left: .',
+                          capsys.readouterr().out) == [
+                              f'collector {node} has given no sign of life for 0.3 s. Collectors that are left: {left}'
+                              for node, left in ((1, 1), (2, 0))
+                          ]
 
     @pytest.mark.parametrize('network', [Role.COLLECTOR], indirect=True)
     def test_a_collector_waits_for_the_learner_and_ends_without_one(self, network, capsys):
@@ -86,8 +86,8 @@ class TestWorkers:
 
 def ditask(name, *arguments):
     command = [
-        os.path.join(os.path.dirname(sys.executable), 'ditask'), '--package', ROOT, '--main', 'examples.middleware.main',
-        '--protocol', 'tcp', '--address', '127.0.0.1', *arguments
+        os.path.join(os.path.dirname(sys.executable), 'ditask'), '--package', ROOT, '--main',
+        'examples.middleware.main', '--protocol', 'tcp', '--address', '127.0.0.1', *arguments
     ]
     with open(name, 'w') as log:
         env = dict(os.environ, PYTHONPATH=ROOT, OMP_NUM_THREADS='1')

@@ -115,7 +115,7 @@ class TestOnPolicy:
         step, expected = policy.updater.step, []
 
         def measure(batch):
-            fresh = fresh_rows(batch, policy.optimizer_steps)
+            fresh = fresh_rows(batch, policy.age[1])
             assert fresh.float().mean() == share
             log_ratio = policy.read(batch).logp - batch.logp_old
             expected.append(k3(log_ratio.masked_fill(fresh | (batch.weight == 0), 0), batch.weight).item())

@@ -234,7 +234,7 @@ import os
 from ding_grpo.policy import GRPOPolicy
 method = GRPOPolicy.{method}
 def fail(self, *args, **kwargs):
-    if os.environ['RANK'] == '{rank}' and self.optimizer_steps > 4:
+    if os.environ['RANK'] == '{rank}' and self.age[1] > 4:
         raise RuntimeError('injected')
     return method(self, *args, **kwargs)
 GRPOPolicy.{method} = fail

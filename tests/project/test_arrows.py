@@ -11,8 +11,8 @@ pytestmark = pytest.mark.unittest
 # The rooms of ding_grpo in the order in which data passes: each imports from those before it, and from itself.
 ROOMS = [
     'rl_utils', 'model', 'rollout', 'config', 'data', 'act', 'learn', 'logs', 'collect', 'evaluate', 'extras',
-    'instruments', 'run', 'policy', 'envs', 'loop', 'entry', 'compat', 'check', 'words', 'from_ppo', 'compare',
-    'gradient_bench', 'replay', 'report', 'sharing', 'bonus', 'completion', 'train', '__main__'
+    'instruments', 'run', 'policy', 'framework', 'envs', 'loop', 'entry', 'compat', 'check', 'words', 'from_ppo',
+    'compare', 'gradient_bench', 'replay', 'report', 'sharing', 'bonus', 'completion', 'train', '__main__'
 ]
 MOST_MODULES = 14  # of a room and its folders, each
 DIZOO_LLM = [

@@ -44,6 +44,9 @@ LEFT = {
     r'\S+ -m pytest .*': 'other tests',
     r'ding .*|python config/.*': 'tests/pipelines/test_tokens.py starts it',
     r'git clone .*|python llama.cpp/.*': 'needs llama.cpp',
+    r'ditask .*': 'tests/framework/test_workers.py starts it',
+    r'python examples/middleware.py': 'takes minutes; tests/framework/test_middleware.py has a task of three updates',
+    r'python examples/plain_loop.py': 'takes a minute; tests/framework/test_own_loop.py executes it',
     r'torchrun .*': 'tests/pipelines/test_processes.py starts it',
     r'python -m ding_grpo.compare\b.*': 'takes minutes to hours; tests/compare/test_runs.py runs small ones',
     r'python tools/gpu_counts.py --write': 'writes a page; tests/simulated_gpu/test_budgets.py counts',
@@ -304,6 +307,15 @@ def corridor(text):
 def agent(text):
     exec(text.replace('step=100_000', "step=100, learn=dict(epoch_per_collect=1), eval_freq=9"), {})
     assert os.path.exists('cartpole/demo_data_demos.hdf5')
+
+
+@executes(
+    'from_ppo.md: output = policy.collect_mode.forward({0:', 'from_ppo.md: task.use(interaction_evaluator(cfg, poli'
+)
+def of_examples(text):
+    examples = ''.join(read(f'examples/{name}.py') for name in ('middleware', 'plain_loop'))
+    lines = [line.partition('  #')[0].strip() for line in text.splitlines()]
+    assert [line for line in lines if line not in examples] == []
 
 
 @executes("textarena.md: task=dict(type='textarena', id='GuessThe")

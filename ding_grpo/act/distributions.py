@@ -1,0 +1,225 @@
+"""
+Distributions over the actions of step models, from what DI-engine's models return as ``logit``: one discrete action,
+several (``action_shape`` is a list), continuous ones (``mu`` and ``sigma``), or a discrete one with continuous
+arguments (``action_type`` and ``action_args``). An action is a tensor row: its number; its numbers; its values; its
+number and its arguments.
+"""
+from typing import Any, Dict, List, NamedTuple, Optional, Protocol, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions import Independent, Normal
+
+from ding_common import ConfigError
+from ding_grpo.rl_utils import entropy, naive_method, sum_of_squares
+from ding_grpo.rollout import draw
+
+NEVER = -1e9  # the logit of an action that is masked: its probability is 0, and its entropy too
+
+
+class Distribution(Protocol):
+    """B distributions."""
+
+    def sample(self, generators: List[np.random.Generator]) -> Tensor:
+        """An action of each, (B, ) or (B, N), by its own random numbers."""
+
+    def mode(self) -> Tensor:
+        """The most probable action of each."""
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Log-probabilities or log-densities (B, ), in nats."""
+
+    def entropy(self) -> Tensor:
+        """In nats, (B, )."""
+
+    def squares(self) -> Tensor:
+        """Sums of the squared probabilities of all actions, (B, )."""
+
+    def to_space(self, space: Any) -> 'ToSpace':
+        """How the environment takes the actions; raises a ``ConfigError`` if it has others."""
+
+
+class ToSpace(NamedTuple):
+    """From actions as tensors to those of an environment's space."""
+    shape: Optional[Tuple[int, ...]] = (-1, )  # of continuous actions
+    start: Any = 0  # the first discrete action: a number, or one for each (N, )
+    is_hybrid: bool = False
+
+    def __call__(self, action: Tensor) -> List[Any]:
+        action = action.cpu()
+        if self.is_hybrid:
+            return [dict(action_type=row[0].long() + self.start, action_args=row[1:]) for row in action]
+        if action.is_floating_point():
+            return list(action.view(len(action), *self.shape).unbind(0))
+        return list(((action if action.dim() == 2 else action.unsqueeze(1)) + self.start).unbind(0))
+
+
+class Categorical:
+
+    def __init__(self, logit: Tensor, temperature: float = 1.0, mask: Optional[Tensor] = None) -> None:
+        """``logit`` (B, N); ``mask`` (B, N) is 0 where an action is not allowed."""
+        logit = logit if temperature == 1 else logit / temperature
+        self.logit = logit if mask is None else logit.masked_fill(mask == 0, NEVER)
+
+    def sample(self, generators: List[np.random.Generator]) -> Tensor:
+        uniform = torch.from_numpy(np.array([g.random() for g in generators]))
+        return draw(self.logit, uniform.to(self.logit.device))[0]
+
+    def mode(self) -> Tensor:
+        return self.logit.argmax(-1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        return naive_method(self.logit, action)
+
+    def entropy(self) -> Tensor:
+        return entropy(self.logit)
+
+    def squares(self) -> Tensor:
+        return sum_of_squares(self.logit)
+
+    def to_space(self, space: Any) -> ToSpace:
+        if hasattr(space, 'nvec'):
+            raise ConfigError(
+                f'policy.model.action_shape = {self.logit.shape[1]}: the actions of the environment are {space}. Set '
+                f'it to {np.ravel(space.nvec).tolist()}.'
+            )
+        _check_kind(space, 'discrete')
+        if self.logit.shape[1] != int(space.n):
+            raise _other_size(self.logit.shape[1], int(space.n))
+        return ToSpace(start=int(getattr(space, 'start', 0)))
+
+
+class MultiCategorical:
+
+    def __init__(self, logits: List[Tensor], temperature: float = 1.0, mask: Optional[Tensor] = None) -> None:
+        """``logits`` (B, N_k) of each action; ``mask`` (B, sum of N_k)."""
+        sizes = [logit.shape[1] for logit in logits]
+        masks = [None] * len(logits) if mask is None else mask.split(sizes, 1)
+        self.parts = [Categorical(logit, temperature, m) for logit, m in zip(logits, masks)]
+
+    def sample(self, generators: List[np.random.Generator]) -> Tensor:
+        return torch.stack([part.sample(generators) for part in self.parts], 1)
+
+    def mode(self) -> Tensor:
+        return torch.stack([part.mode() for part in self.parts], 1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        return torch.stack([part.log_prob(a) for part, a in zip(self.parts, action.unbind(-1))]).sum(0)
+
+    def entropy(self) -> Tensor:
+        return torch.stack([part.entropy() for part in self.parts]).sum(0)
+
+    def squares(self) -> Tensor:
+        return torch.stack([part.squares() for part in self.parts]).prod(0)
+
+    def to_space(self, space: Any) -> ToSpace:
+        own = [part.logit.shape[1] for part in self.parts]
+        if not hasattr(space, 'nvec') or np.ravel(space.nvec).tolist() != own:
+            raise ConfigError(f'policy.model.action_shape = {own}: the actions of the environment are {space}.')
+        start = torch.as_tensor(np.ravel(getattr(space, 'start', np.zeros(len(own)))), dtype=torch.long)
+        return ToSpace(start=start)
+
+
+class Gaussian:
+
+    def __init__(self, mu: Tensor, sigma: Tensor) -> None:
+        """Means and standard deviations (B, N) of independent values."""
+        self.mu, self.sigma = mu, sigma
+        # Without validation: ``diagnose`` reports where NaN or infinite values first appear.
+        self._normal = Independent(Normal(mu, sigma, validate_args=False), 1, validate_args=False)
+
+    def sample(self, generators: List[np.random.Generator]) -> Tensor:
+        noise = np.stack([g.standard_normal(self.mu.shape[1]) for g in generators])  # (B, N)
+        return self.mu + self.sigma * torch.from_numpy(noise).to(self.mu)
+
+    def mode(self) -> Tensor:
+        return self.mu
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        return self._normal.log_prob(action)
+
+    def entropy(self) -> Tensor:
+        return self._normal.entropy()
+
+    def squares(self) -> Tensor:
+        raise ConfigError('policy.model.action_space: continuous actions have densities, no probabilities.')
+
+    def to_space(self, space: Any) -> ToSpace:
+        _check_kind(space, 'continuous')
+        if self.mu.shape[1] != int(np.prod(space.shape)):
+            raise _other_size(self.mu.shape[1], int(np.prod(space.shape)))
+        return ToSpace(shape=space.shape)
+
+
+class Hybrid:
+    """A discrete action, and the arguments of all discrete actions, of which the environment reads its own."""
+
+    def __init__(self, kind: Categorical, arguments: Gaussian) -> None:
+        self.kind, self.arguments = kind, arguments
+
+    def sample(self, generators: List[np.random.Generator]) -> Tensor:
+        return self._join(self.kind.sample(generators), self.arguments.sample(generators))
+
+    def mode(self) -> Tensor:
+        return self._join(self.kind.mode(), self.arguments.mode())
+
+    @staticmethod
+    def _join(kind: Tensor, arguments: Tensor) -> Tensor:
+        return torch.cat([kind.unsqueeze(1).to(arguments), arguments], 1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        return self.kind.log_prob(action[..., 0].long()) + self.arguments.log_prob(action[..., 1:])
+
+    def entropy(self) -> Tensor:
+        return self.kind.entropy() + self.arguments.entropy()
+
+    squares = Gaussian.squares
+
+    def to_space(self, space: Any) -> ToSpace:
+        parts = list(getattr(space, 'spaces', ()))
+        parts = [space.spaces[name] for name in parts] if hasattr(getattr(space, 'spaces', None), 'keys') else parts
+        discrete = [part for part in parts if hasattr(part, 'n')]
+        size = sum(int(np.prod(part.shape)) for part in parts if hasattr(part, 'low'))
+        own = self.kind.logit.shape[1], self.arguments.mu.shape[1]
+        if len(discrete) != 1 or (int(discrete[0].n), size) != own:
+            raise ConfigError(
+                f'policy.model.action_shape = dict(action_type_shape={own[0]}, action_args_shape={own[1]}): the '
+                f'actions of the environment are {space}.'
+            )
+        return ToSpace(start=int(getattr(discrete[0], 'start', 0)), is_hybrid=True)
+
+
+def distribution(logit: Any, temperature: float, mask: Optional[Tensor]) -> Optional[Distribution]:
+    """That of what a model returns, None if it returns something else. ``temperature`` and ``mask`` concern discrete
+    actions."""
+    if isinstance(logit, (list, tuple)) and all(isinstance(part, Tensor) and part.dim() == 2 for part in logit):
+        return MultiCategorical(list(logit), temperature, mask)
+    if isinstance(logit, dict) and {'mu', 'sigma'} <= set(logit):
+        return Gaussian(logit['mu'], logit['sigma'])
+    if isinstance(logit, dict) and {'action_type', 'action_args'} <= set(logit):
+        arguments: Dict[str, Tensor] = logit['action_args']
+        return Hybrid(
+            Categorical(logit['action_type'], temperature, mask), Gaussian(arguments['mu'], arguments['sigma'])
+        )
+    if isinstance(logit, Tensor) and logit.dim() == 2:
+        return Categorical(logit, temperature, mask)
+    return None
+
+
+def _check_kind(space: Any, given: str) -> None:
+    has = 'continuous' if hasattr(space, 'low') else 'discrete'
+    start = int(getattr(space, 'start', 0)) if hasattr(space, 'n') else 0
+    trial = np.clip(0, space.low, space.high).astype(np.float32) if has == 'continuous' else np.int64(start)
+    if not space.contains(trial):
+        raise ConfigError(
+            f'create_config.env: the actions of the environment are {space}, and grpo gives {trial!r}. It needs '
+            'Discrete, MultiDiscrete, or a Box of float32 or float64: wrap the environment, for example by '
+            'gymnasium.wrappers.TransformAction.'
+        )
+    if given != has:
+        raise ConfigError(f'policy.model.action_space = {given!r}: the actions of the environment are {has}.')
+
+
+def _other_size(own: int, needed: int) -> ConfigError:
+    return ConfigError(f'policy.model.action_shape = {own}: the environment has {needed}.')
