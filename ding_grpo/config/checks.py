@@ -18,6 +18,9 @@ _OF_TOKENS = (
     'teacher'
 )
 
+# Wrappers of DI-engine that normalise by what one environment has seen.
+_OF_ONE_ENVIRONMENT = dict(obs_norm='observations', reward_norm='rewards')
+
 
 def check_policy_config(cfg: Dict, default: Dict) -> None:
     """
@@ -111,6 +114,26 @@ def check_for_steps(cfg: Dict) -> None:
             "reduction 'constant' divides by the length limit of completions, which this environment does not have. "
             "Use 'token'."
         )
+
+
+def check_wrappers(env: Dict) -> None:
+    """
+    Overview:
+        Check that the environments of a group are the same.
+    Arguments:
+        - env (:obj:`Dict`): The section ``env``, compiled or not.
+    Raises:
+        - ConfigError: If a wrapper keeps statistics of its own environment alone.
+    """
+    wrappers = env.get('env_wrapper')
+    for wrapper in wrappers if isinstance(wrappers, (list, tuple)) else ():
+        kind = wrapper.get('type') if isinstance(wrapper, dict) else None
+        if kind in _OF_ONE_ENVIRONMENT:
+            raise ConfigError(
+                f'env.env_wrapper.type = {kind!r}: its statistics are those of one environment, so that equal '
+                f'{_OF_ONE_ENVIRONMENT[kind]} of a group become unequal. Leave it out, or use constants '
+                '(static_obs_norm).'
+            )
 
 
 def check_replay(cfg: Dict, kind: str = 'advanced') -> None:

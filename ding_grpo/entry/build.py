@@ -19,7 +19,7 @@ from ding_common import ConfigError
 from ding_common.processes.env_manager import create_manager
 from ding_common.versions import untested
 from ding_grpo.config.check_keys import check_main_config
-from ding_grpo.config.checks import check_replay
+from ding_grpo.config.checks import check_replay, check_wrappers
 from ding_grpo.evaluate import GroupEvaluator
 from ding_grpo.learn.half_weights import check_trained
 from ding_grpo.logs.screen import show
@@ -44,6 +44,7 @@ def compiled(configs: Configs, seed: int, replays: bool = False, **kwargs: Any) 
 
     def check(user_cfg: Dict, policy_cfg: Dict) -> None:
         if is_grpo(policy_cfg.type):
+            check_wrappers(user_cfg.get('env', {}))
             check_main_config(user_cfg, policy_cfg, POLICY_REGISTRY.get(policy_cfg.type).default_config())
             for line in untested():
                 show(line)

@@ -72,6 +72,7 @@ def test_one_bar_for_all():
         assert reached.index(True) == len(records) - 1  # and the run ends there
 
 
+@pytest.mark.algotest
 def test_a_list_of_values_makes_a_run_for_each():
     file = cartpole('grpo', 'grpo_config', OFTEN)
     keys = ['policy.learn.clip.ratio=0.2,0.3', 'env.stop_value=9']

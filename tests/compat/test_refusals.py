@@ -7,6 +7,7 @@ import pytest
 
 from ding_grpo.__main__ import main
 from ding_grpo.compat.after_import import watch
+from tests.cases import long
 from tests.shipped import path_of
 
 WAY_OUT = 'grpo learns from whole groups that its own weights have just sampled. Use ding -m serial_onpolicy'
@@ -24,7 +25,8 @@ def test_other_modes_of_the_command(mode, capsys):
 
 @pytest.mark.envtest
 @pytest.mark.parametrize(
-    'mode, pipeline', [('serial_offline', 'serial_pipeline_offline'), ('parallel', 'parallel_pipeline')]
+    'mode, pipeline', [('serial_offline', 'serial_pipeline_offline'),
+                       long('parallel', 'parallel_pipeline')]
 )
 def test_other_modes_of_the_bare_command(mode, pipeline, tmp_path):
     command = [os.path.join(os.path.dirname(sys.executable), 'ding'), '-m', mode, '-c', path_of('cartpole_grpo')]

@@ -49,7 +49,7 @@ def test_losses_import_torch_alone_and_change_nothing_of_the_process():
         'import ding_grpo',
         pytest.param('import ding, ding_grpo', marks=pytest.mark.algotest),
         pytest.param('import ding_grpo.policy', marks=pytest.mark.algotest),
-        'import ding_grpo.compat.patches',
+        pytest.param('import ding_grpo.compat.patches', marks=pytest.mark.algotest),
         'from ding_grpo.rl_utils import ppo_value_data, ppo_value_error; import torch; x = torch.ones(2); '
         'assert ppo_value_error(ppo_value_data(x, x, x, None)) == 0',
     ]

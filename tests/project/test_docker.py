@@ -46,7 +46,7 @@ def test_its_packages_are_those_of_setup_py():
     assert int(lowest) <= int(version) < int(end)
 
 
-@pytest.mark.envtest
+@pytest.mark.algotest
 def test_its_command_trains_from_what_its_context_installs(context, tmp_path):
     user, = arguments('USER')
     assert any(text.startswith('useradd ') and text.endswith(f' {user}') for text in arguments('RUN'))

@@ -28,5 +28,6 @@ def test_waits_of_an_update():
     assert most_updates <= 12 and first_ones <= 32
 
 
+@pytest.mark.algotest
 def test_there_is_never_a_second_set_of_keys():
     assert peak_of_keys() < 1.1
