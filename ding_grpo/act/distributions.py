@@ -177,8 +177,8 @@ class Hybrid:
     squares = Gaussian.squares
 
     def to_space(self, space: Any) -> ToSpace:
-        parts = list(getattr(space, 'spaces', ()))
-        parts = [space.spaces[name] for name in parts] if hasattr(getattr(space, 'spaces', None), 'keys') else parts
+        spaces = getattr(space, 'spaces', ())
+        parts = list(spaces.values() if hasattr(spaces, 'values') else spaces)
         discrete = [part for part in parts if hasattr(part, 'n')]
         size = sum(int(np.prod(part.shape)) for part in parts if hasattr(part, 'low'))
         own = self.kind.logit.shape[1], self.arguments.mu.shape[1]

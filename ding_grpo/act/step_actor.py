@@ -8,7 +8,7 @@ import torch
 from ding.torch_utils import to_device
 from torch import Tensor, nn
 
-from ding_common import ConfigError, describe
+from ding_common import ConfigError, TaskError, describe
 from ding_grpo.config.checks import check_for_steps
 from ding_grpo.data.batch import Batch, map_tensors
 from ding_grpo.data.diagnose import check_sampled
@@ -17,7 +17,7 @@ from ding_grpo.data.row_generators import RowKey
 from .actor import Actor, Forced, Reading
 from .critic import StepCritic
 from .distributions import Distribution, ToSpace, distribution
-from .observations import as_tensors, batch_of, inputs_of, rows_of
+from .observations import MASK, as_tensors, batch_of, inputs_of, rows_of
 
 ROWS = 64  # of the trial that compares the model's modes: dropout must show
 
@@ -206,6 +206,8 @@ class StepActor(Actor):
 
     def _act(self, model: nn.Module, obs: Any) -> Distribution:
         inputs, mask = inputs_of(obs)
+        if mask is not None and not (mask != 0).any(-1).all():
+            raise TaskError('the environment gave an action_mask that allows no action')
         return self._distribution(model, self._forward(model, inputs), mask)
 
     def _forward(self, model: nn.Module, inputs: Any, mode: str = 'compute_actor') -> Any:
@@ -246,8 +248,9 @@ def _sample(space: Any) -> Any:
     ``sample`` cannot read, and some environments swap the bounds, or have some that overflow in a model."""
     inner = getattr(space, 'spaces', None)
     if inner is not None:
-        return {name: _sample(s)
-                for name, s in inner.items()} if hasattr(inner, 'items') else tuple(map(_sample, inner))
+        if not hasattr(inner, 'items'):
+            return tuple(map(_sample, inner))
+        return {name: np.ones(s.shape, s.dtype) if name == MASK else _sample(s) for name, s in inner.items()}
     if not hasattr(space, 'low'):
         return space.sample()
     numbers = np.random.default_rng(0).standard_normal(np.shape(space.low))

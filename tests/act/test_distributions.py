@@ -7,6 +7,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from torch.distributions import Categorical, Normal
 
+from ding_common import TaskError
 from ding_grpo.act.distributions import NEVER, MultiCategorical, distribution
 from ding_grpo.data.batch import Batch
 from tests.policies import CONTINUOUS, DISCRETE, HYBRID, Timestep, step_policy
@@ -123,6 +124,8 @@ class TestMasks:
         assert torch.allclose(read.logp.flatten(), torch.stack([out[i]['logp'] for i in (1, 3)]), atol=1e-6)
         assert (read.entropy < math.log(2) + 1e-6).all()
         assert torch.tensor(NEVER).exp() == 0
+        with pytest.raises(TaskError, match='an action_mask that allows no action'):
+            policy.collect_mode.forward({0: dict(obs[0], action_mask=np.zeros(4, np.int8))})
 
 
 def test_images_stay_uint8_in_groups():
