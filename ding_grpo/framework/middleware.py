@@ -10,6 +10,8 @@ from ding_common import ConfigError
 from ding_grpo.collect import GroupCollector
 from ding_grpo.data.capability import group_policy
 
+MOST_DROPPED = 20  # times the groups of an update, before a run ends that drops all groups
+
 
 def group_collector(cfg: Dict, policy: NamedTuple, env: BaseEnvManager, groups: Optional[int] = None) -> Callable:
     """
@@ -54,7 +56,7 @@ def group_trainer(cfg: Dict, policy: NamedTuple, max_staleness: int = 1, log_fre
         - cfg (:obj:`Dict`): The compiled config.
         - policy (:obj:`NamedTuple`): Learn mode of a ``grpo`` policy.
         - max_staleness (:obj:`int`): Groups whose weights are more updates old are dropped, and counted in the metric \
-            ``stale_groups``.
+            ``stale_groups``. A ``RuntimeError`` ends a run that drops all groups.
         - workers (:obj:`Optional[Workers]`): Ends the run if no collector is left.
         - log_freq (:obj:`int`): Number of updates between two lines of the log.
     Returns:
@@ -75,6 +77,11 @@ def group_trainer(cfg: Dict, policy: NamedTuple, max_staleness: int = 1, log_fre
         fresh = [group for group in waiting if group['staleness'] <= max_staleness]
         dropped += len(waiting) - len(fresh)
         waiting = fresh[needed:] if len(fresh) >= needed else fresh
+        if dropped > MOST_DROPPED * needed:
+            raise RuntimeError(
+                f'{dropped} groups since the last update had weights that were more than {max_staleness} updates old: '
+                'collectors get none of the newer ones. Do all processes have ModelExchanger(Weights(policy))?'
+            )
         if len(fresh) < needed:
             return
         metrics = policy.forward(fresh[:needed])

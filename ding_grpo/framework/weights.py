@@ -15,7 +15,8 @@ class Weights:
 
     def state_dict(self) -> Dict[str, Any]:
         policy = self._policy
-        weights = {name: value.cpu() for name, value in policy.whole_model.state_dict().items()}
+        # copies: a thread sends them while the next update changes the weights
+        weights = {name: value.to('cpu', copy=True) for name, value in policy.whole_model.state_dict().items()}
         return dict(weights=weights, age=policy.age)
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:

@@ -92,6 +92,8 @@ def test_groups_that_are_too_old_are_dropped_and_counted(cfg, policy):
     assert arrive((4, 0), (5, 1), (6, 0)) is None  # 4 and 6 are two updates old
     assert arrive((7, 2)) == 2 and learner.got[2:] == [[(5, 1), (7, 0)]]
     assert ctx.train_iter == 3
+    with pytest.raises(RuntimeError, match='41 groups since the last update had weights that were more than 1 upd'):
+        arrive(*((8, 0) for _ in range(41)))
 
 
 @pytest.mark.unittest
@@ -101,7 +103,12 @@ def test_weights_arrive_with_their_age(policy):
         for p in other._model.parameters():
             p.add_(1)
     other._learning.updates, other._learning.updater.optimizer_steps = 5, 20
-    Weights(policy).load_state_dict(Weights(other).state_dict())
+    sent = Weights(other).state_dict()
+    with torch.no_grad():
+        next(other._model.parameters()).add_(1)  # the next update, while a thread sends
+    Weights(policy).load_state_dict(sent)
+    with torch.no_grad():
+        next(policy._model.parameters()).add_(1)
     same(policy._model.state_dict(), other._model.state_dict())
     assert policy.age == (5, 20)
 
