@@ -57,7 +57,6 @@ def group_trainer(cfg: Dict, policy: NamedTuple, max_staleness: int = 1, log_fre
         - policy (:obj:`NamedTuple`): Learn mode of a ``grpo`` policy.
         - max_staleness (:obj:`int`): Groups whose weights are more updates old are dropped, and counted in the metric \
             ``stale_groups``. A ``RuntimeError`` ends a run that drops all groups.
-        - workers (:obj:`Optional[Workers]`): Ends the run if no collector is left.
         - log_freq (:obj:`int`): Number of updates between two lines of the log.
     Returns:
         - train (:obj:`Callable`): Takes ``ctx.episodes``, sets ``ctx.train_output`` and counts ``ctx.train_iter``.
