@@ -1,5 +1,5 @@
 """
-CartPole-v1 by a loop of one's own over the three modes of the policy, with environments of gymnasium as they are:
+CartPole-v1 by a plain loop over the three modes of the policy, with environments of gymnasium as they are:
 
     python examples/plain_loop.py
 """
