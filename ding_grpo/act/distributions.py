@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Independent, Normal
 
-from ding_common import ConfigError
+from ding_common import ConfigError, TaskError
 from ding_grpo.rl_utils import entropy, naive_method, sum_of_squares
 from ding_grpo.rollout import draw
 
@@ -60,13 +60,19 @@ class Categorical:
     def __init__(self, logit: Tensor, temperature: float = 1.0, mask: Optional[Tensor] = None) -> None:
         """``logit`` (B, N); ``mask`` (B, N) is 0 where an action is not allowed."""
         logit = logit if temperature == 1 else logit / temperature
-        self.logit = logit if mask is None else logit.masked_fill(mask == 0, NEVER)
+        self.logit, self._mask = logit if mask is None else logit.masked_fill(mask == 0, NEVER), mask
+
+    def _check_mask(self) -> None:
+        if self._mask is not None and not (self._mask != 0).any(-1).all():
+            raise TaskError('the environment gave an action_mask that allows no action')
 
     def sample(self, generators: List[np.random.Generator]) -> Tensor:
+        self._check_mask()
         uniform = torch.from_numpy(np.array([g.random() for g in generators]))
         return draw(self.logit, uniform.to(self.logit.device))[0]
 
     def mode(self) -> Tensor:
+        self._check_mask()
         return self.logit.argmax(-1)
 
     def log_prob(self, action: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from ding.torch_utils import to_device
 from torch import Tensor, nn
 
-from ding_common import ConfigError, TaskError, describe
+from ding_common import ConfigError, describe
 from ding_grpo.config.checks import check_for_steps
 from ding_grpo.data.batch import Batch, map_tensors
 from ding_grpo.data.diagnose import check_sampled
@@ -206,8 +206,6 @@ class StepActor(Actor):
 
     def _act(self, model: nn.Module, obs: Any) -> Distribution:
         inputs, mask = inputs_of(obs)
-        if mask is not None and not (mask != 0).any(-1).all():
-            raise TaskError('the environment gave an action_mask that allows no action')
         return self._distribution(model, self._forward(model, inputs), mask)
 
     def _forward(self, model: nn.Module, inputs: Any, mode: str = 'compute_actor') -> Any:

@@ -102,6 +102,10 @@ class TestMasks:
         )[kind]
         found = distribution(given, 1.0, mask)
         action = found.sample([np.random.default_rng(i) for i in range(200)])
+        nothing = mask.clone()
+        nothing[7, :2 if kind == 'several' else 4] = 0  # of two actions, the first
+        with pytest.raises(TaskError, match='an action_mask that allows no action'):
+            distribution(given, 1.0, nothing).mode()
         first = action if kind == 'one' else action[:, 0]
         assert (first != 1).all() and len(first.unique()) == (1 if kind == 'several' else 3)
         assert (found.mode() if kind == 'one' else found.mode()[:, 0]).ne(1).all()
