@@ -1,8 +1,9 @@
 # `make` alone prints the targets. Each makes the virtual environment if there is none.
 VENV ?= .venv
-# Virtual environments with the peers of the benchmarks, with TRL, and with mkdocs.
+# Virtual environments with the peers of the benchmarks, with TRL, with Stable-Baselines3, and with mkdocs.
 PEERS ?= .venv-peers
 export TRL ?= .venv-trl
+export SB3 ?= .venv-sb3
 DOCS ?= .venv-docs
 SEED ?= 0
 # DI-engine 0.5.3 runs on Python 3.10 to 3.12. A candidate counts if it runs and can make a virtual environment: version
@@ -118,6 +119,7 @@ NEEDS_text := $(VENV)/.text
 NEEDS_llm := $(VENV)/.llm
 NEEDS_box2d := $(VENV)/.box2d
 NEEDS_trl := $(TRL)/.installed
+NEEDS_sb3 := $(SB3)/.installed
 NEEDS_peers := $(PEERS)/.installed
 ANY_PYTHON = $(or $(wildcard $(BIN)/python),$(PYTHON),$(NO_PYTHON))
 # From the command line alone: some systems have NAME in the environment.
@@ -165,6 +167,13 @@ $(TRL)/.installed:
 	$(call install,$(TRL)) $(TRL_PACKAGES)
 	@touch $@
 
+SB3_PACKAGES ?= stable-baselines3==2.9.2 gymnasium==1.4.0 box2d==2.3.10 torch==2.12.1
+$(SB3)/.installed:
+	@echo "== virtual environment $(SB3) with Stable-Baselines3"
+	$(call environment,$(SB3))
+	$(call install,$(SB3)) $(SB3_PACKAGES)
+	@touch $@
+
 # The reference is read from the sources without importing them: the environment has the extra `docs` and nothing else.
 $(DOCS)/.installed: setup.py
 	@echo "== virtual environment $(DOCS) with mkdocs"
@@ -179,4 +188,4 @@ docs: $(DOCS)/.installed
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(TRL) $(DOCS) *.egg-info build site
+	rm -rf $(VENV) $(PEERS) $(TRL) $(SB3) $(DOCS) *.egg-info build site

@@ -41,6 +41,7 @@ setup(
         'tabulate',
     ],
     extras_require={
+        'atari': ['gymnasium[atari]'],
         'box2d': ['gymnasium[box2d]'],
         'datasets': ['datasets<5.1', 'pyarrow<22'],  # later ones need pyarrow 22
         # `make docs` installs these alone, without torch.
@@ -48,7 +49,9 @@ setup(
         'gguf': ['gguf>=0.10', 'accelerate'],
         'lora': ['peft>=0.17,<0.22'],
         'math': ['math-verify'],
+        'minigrid': ['minigrid>=2.5'],
         'mlflow': ['mlflow'],
+        'mujoco': ['gymnasium[mujoco]'],
         'parquet': ['pyarrow<22'],  # later ones need numpy 2
         'quantize': ['peft>=0.17,<0.22', 'bitsandbytes>=0.49'],
         'reasoning-gym': ['reasoning-gym'],

@@ -34,6 +34,6 @@ def programs() -> Dict[str, Program]:
 def run(program: Program, options: List[str]) -> int:
     """Run the command in the root of the repository, by the Python that runs this. Returns the exit code."""
     path = os.pathsep.join([os.path.dirname(os.path.abspath(sys.executable)), os.environ.get('PATH', '')])
-    env = {'JOBS': '2', 'TRL': '.venv-trl', **os.environ, 'PATH': path}
+    env = {'JOBS': '2', 'TRL': '.venv-trl', 'SB3': '.venv-sb3', **os.environ, 'PATH': path}
     command = ['sh', '-c', f'exec env {program.command} "$@"', 'sh', *options]
     return subprocess.run(command, cwd=os.path.dirname(HERE), env=env).returncode

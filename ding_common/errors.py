@@ -2,8 +2,9 @@ import os
 import re
 import sysconfig
 import traceback
+from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import List, NoReturn, Optional, Tuple
+from typing import Iterator, List, NoReturn, Optional, Tuple
 
 import click
 
@@ -112,8 +113,29 @@ def _of_environment(error: Exception, text: str) -> Optional[str]:
         place, _ = _place([frame[:3] for frame in traceback.extract_tb(error.__traceback__)])
     else:
         return None
-    said = ' '.join(said.split()) or 'an exception without a message'
-    return f'an environment failed in {what}: {said:.300} ({place})'
+    return _failed_in(what, said, place)
+
+
+def _failed_in(what: str, said: str, place: str) -> str:
+    return f"an environment failed in {what}: {' '.join(said.split()) or 'an exception without a message':.300} ({place})"
+
+
+@contextmanager
+def environment_errors(what: str) -> Iterator[None]:
+    """Context of calls of environments without an env manager: what they raise becomes a ``TaskError`` in one line, as
+    by ``unwrap_task_error``. ``what``: step or reset."""
+    try:
+        yield
+    except TaskError as error:
+        error.marked = False
+        raise
+    except click.ClickException:
+        raise
+    except Exception as error:  # an environment may raise anything
+        place, _ = _place([frame[:3] for frame in traceback.extract_tb(error.__traceback__)])
+        found = TaskError(_failed_in(what, str(error), place))
+        found.marked = False
+        raise found from error
 
 
 class CheckpointError(_OneLine, RuntimeError):

@@ -28,6 +28,7 @@ from ding_common import ConfigError, describe, parallel
 from ding_common.content import check_content, taking
 from ding_common.processes.memory import memory_advice
 
+from .act.actor import Actor
 from .act.step_actor import StepActor
 from .act.token_actor import TokenActor
 from .config.checks import check_for_turns, check_policy_config
@@ -162,6 +163,10 @@ class GRPOPolicy(Policy):
         return self._device
 
     @property
+    def actor(self) -> Actor:
+        return self._actor
+
+    @property
     def mesh(self) -> Optional[DeviceMesh]:
         """The processes among which the model is divided; None if each has it whole."""
         return None if self._sharding is None else self._sharding.mesh
@@ -208,7 +213,6 @@ class GRPOPolicy(Policy):
     def _get_n_sample(self) -> int:
         return self._cfg.collect.groups
 
-    # ------------------------------------------------------------------ learn
     def _init_learn(self) -> None:
         self._learning = Learning(self._cfg, self._actor, self._model, self._advantage, self._sharding, self._check_run)
 
@@ -242,7 +246,6 @@ class GRPOPolicy(Policy):
         with taking('the checkpoint'):
             self._learning.load_state_dict(state_dict)
 
-    # ---------------------------------------------------------------- collect
     def _init_collect(self) -> None:
         self._unroll_len = self._cfg.collect.unroll_len
         self._priority = self._cfg.priority
@@ -320,7 +323,6 @@ class GRPOPolicy(Policy):
     def close(self) -> None:
         self._actor.close()
 
-    # ------------------------------------------------------------------- eval
     def _init_eval(self) -> None:
         pass
 

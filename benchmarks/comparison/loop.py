@@ -7,9 +7,10 @@ import os
 import runpy
 import time
 from functools import partial
-from typing import Any, Callable, Dict, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 import gymnasium
+import numpy as np
 import torch
 from ding.config import compile_config
 from ding.envs import BaseEnvManager, DingEnvWrapper, create_env_manager
@@ -20,10 +21,8 @@ from ding.worker import BaseLearner, BaseSerialCommander, create_serial_collecto
 from easydict import EasyDict
 from tensorboardX import SummaryWriter
 
-EPISODES = 100  # of an evaluation of a gymnasium environment
-# Seed of the first of their starts. Training has others: DI-engine's environments have seeds below 200,000, and the
-# groups of GRPO above 2^30.
-FIRST_START = 500_000_000
+from benchmarks.shared.starts import Starts
+
 NEVER_SAVED = 10 ** 9  # updates
 
 Evaluate = Callable[[int], float]  # greedy return at an environment step
@@ -35,45 +34,26 @@ class Parts(NamedTuple):
     policy: Any
     learner: BaseLearner
     collector: Any
-    evaluator_envs: Any  # None where ``Starts`` evaluates
+    evaluator_envs: Any  # None where ``greedy_episodes`` evaluates
     tb_logger: SummaryWriter
 
 
-class Starts:
-    """
-    Overview:
-        The mean return of a greedy policy over one episode from each of ``EPISODES`` fixed starts.
-    """
+def greedy_episodes(env: EasyDict, policy: NamedTuple) -> Evaluate:
+    """The mean return of DI-engine's eval mode of a policy from the starts of ``Starts``."""
 
-    def __init__(self, env_id: str, act_scale: bool, policy: NamedTuple) -> None:
-        """
-        Arguments:
-            - env_id (:obj:`str`): A gymnasium environment.
-            - act_scale (:obj:`bool`): Whether the policy's actions in [-1, 1] are scaled to the environment's bounds.
-            - policy (:obj:`NamedTuple`): DI-engine's eval mode of a policy.
-        """
-        self._envs = [gymnasium.make(env_id) for _ in range(EPISODES)]
-        self._space = self._envs[0].action_space
-        self._act_scale, self._policy = act_scale, policy
+    def act(obs: np.ndarray) -> List[Any]:
+        found = policy.forward(dict(enumerate(torch.from_numpy(obs)))).values()
+        actions, space = [output['action'].numpy() for output in found], starts.envs[0].action_space
+        if env.get('act_scale', False):
+            return [affine_transform(a, min_val=space.low, max_val=space.high) for a in actions]
+        return actions if isinstance(space, gymnasium.spaces.Box) else [int(a) for a in actions]
 
-    def __call__(self, envstep: int) -> float:
-        self._policy.reset()
-        obs = {i: env.reset(seed=FIRST_START + i)[0] for i, env in enumerate(self._envs)}
-        total = 0.0
-        while obs:
-            data = {i: torch.as_tensor(o, dtype=torch.float32) for i, o in obs.items()}
-            for i, output in self._policy.forward(data).items():
-                obs[i], reward, terminated, truncated, _ = self._envs[i].step(self._action(output['action']))
-                total += float(reward)
-                if terminated or truncated:
-                    del obs[i]
-        return total / EPISODES
+    def evaluate(envstep: int) -> float:
+        policy.reset()
+        return starts()
 
-    def _action(self, action: torch.Tensor) -> Any:
-        action = action.numpy()
-        if self._act_scale:
-            return affine_transform(action, min_val=self._space.low, max_val=self._space.high)
-        return action if isinstance(self._space, gymnasium.spaces.Box) else int(action)
+    starts = Starts(env.env_id, act)
+    return evaluate
 
 
 def gymnasium_env(cfg: EasyDict) -> DingEnvWrapper:
@@ -142,16 +122,17 @@ def train(job: Dict[str, Any], parts: Parts, evaluate: Evaluate) -> Dict[str, An
     Returns:
         - result (:obj:`Dict[str, Any]`): ``evaluations``: environment step, greedy return, and processor seconds of \
             training so far, of each evaluation, the first with the untrained policy; ``samples``: how many the policy \
-            learned from, which are steps for PPO and groups for GRPO.
+            learned from, which are steps for PPO and groups for GRPO; ``collecting``: processor seconds of that part.
     """
     learner, collector = parts.learner, parts.collector
     commander = BaseSerialCommander(
         parts.cfg.policy.other.commander, learner, collector, None, None, parts.policy.command_mode
     )
-    found, passed, seconds, samples = [(0, round(evaluate(0), 6), 0.0)], 0, 0.0, 0
+    found, passed, seconds, collecting, samples = [(0, round(evaluate(0), 6), 0.0)], 0, 0.0, 0.0, 0
     while found[-1][0] < job['budget'] and (len(found) == 1 or found[-1][1] < job['bar']):
         begun = time.process_time()
         data = collector.collect(train_iter=learner.train_iter, policy_kwargs=commander.step())
+        collecting += time.process_time() - begun
         learner.train(data, collector.envstep)
         seconds += time.process_time() - begun
         samples += len(data)
@@ -159,7 +140,7 @@ def train(job: Dict[str, Any], parts: Parts, evaluate: Evaluate) -> Dict[str, An
             passed = collector.envstep // job['interval']
             found.append((collector.envstep, round(evaluate(collector.envstep), 6), seconds))
     evaluations = [(int(step), value, round(spent, 2)) for step, value, spent in found]
-    return dict(evaluations=evaluations, samples=samples)
+    return dict(evaluations=evaluations, samples=samples, collecting=round(collecting, 2))
 
 
 def read_job(path: str) -> Dict[str, Any]:

@@ -11,7 +11,7 @@ from ding.envs import BaseEnvManager, create_env_manager, get_vec_env_setting
 from easydict import EasyDict
 
 import ding_grpo  # noqa: F401  so that DI-engine's import is quiet
-from benchmarks.comparison.loop import Evaluate, Parts, Starts, build, load, read_job, train, write_result
+from benchmarks.comparison.loop import Evaluate, Parts, build, greedy_episodes, load, read_job, train, write_result
 from ding_grpo.evaluate import GroupEvaluator
 
 
@@ -40,9 +40,9 @@ def greedy_decoding(parts: Parts) -> Evaluate:
 def main(path: str) -> None:
     job = read_job(path)
     config = load(job)
-    parts, env = build(job, config, plugin_envs), config[0].env
+    parts = build(job, config, plugin_envs)
     evaluate = greedy_decoding(parts) if parts.evaluator_envs is not None else \
-        Starts(env.env_id, env.get('act_scale', False), parts.policy.eval_mode)
+        greedy_episodes(config[0].env, parts.policy.eval_mode)
     write_result(job, train(job, parts, evaluate))
 
 

@@ -10,7 +10,7 @@ from ding.envs import DingEnvWrapper
 from ding.policy import PPOPolicy
 from easydict import EasyDict
 
-from benchmarks.comparison.loop import Starts, build, load, read_job, train, wrapped_envs, write_result
+from benchmarks.comparison.loop import build, greedy_episodes, load, read_job, train, wrapped_envs, write_result
 
 PLUGIN = ('ding_grpo', 'ding_common', 'dizoo_llm')
 
@@ -32,8 +32,7 @@ def main(path: str) -> None:
     main_config, create_config = load(job)
     create_config.env = EasyDict(type='ding_env_wrapper_generated')  # the shipped config names the plugin's
     parts = build(job, (main_config, create_config), wrapped_envs, DingEnvWrapper)
-    env = main_config.env
-    result = train(job, parts, Starts(env.env_id, env.get('act_scale', False), parts.policy.eval_mode))
+    result = train(job, parts, greedy_episodes(main_config.env, parts.policy.eval_mode))
     check_untouched()
     write_result(job, result)
 

@@ -56,6 +56,10 @@ class Work(NamedTuple):
         return 'comparison.ppo' if plain else 'comparison.plugin'
 
     @property
+    def python(self) -> str:
+        return sys.executable
+
+    @property
     def settings(self) -> str:
         """All that determines the result: the job, the shipped config, and the weights that it starts from."""
         job = self.job
@@ -146,7 +150,7 @@ def _start(work: Work) -> Dict[str, Any]:
         json.dump(job, f)
     env = dict(os.environ, OMP_NUM_THREADS='1', GOMP_SPINCOUNT='10000')
     with open(log, 'w') as out:
-        words = command(sys.executable, work.program, path)
+        words = command(work.python, work.program, path)
         process = subprocess.Popen(words, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, env=env)
     _processes.add(process)
     try:

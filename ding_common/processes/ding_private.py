@@ -1,6 +1,8 @@
 """Access to private state of DI-engine 0.5.3 that the workers need, each function with the reason."""
 from typing import Any, List, Optional
 
+from ding.envs import BaseEnvManager
+
 
 def disable_auto_reset(manager: Any) -> None:
     """
@@ -19,6 +21,13 @@ def reset_although_recording(manager: Any) -> None:
 def step_timeout(manager: Any) -> Optional[int]:
     """The time limit of an env manager's ``step`` in seconds, None without one. A manager does not give its config."""
     return manager._step_timeout
+
+
+def environments_of(manager: Any) -> Optional[List[Any]]:
+    """The environments of a manager that steps them one by one in this process, which it does not give; None if it
+    steps them otherwise, or watches how long they take."""
+    plain = type(manager) is BaseEnvManager and manager._step_timeout is None and manager._reset_timeout is None
+    return manager._envs if plain and manager._max_retry == 1 else None
 
 
 def pushed(buffer: Any) -> int:

@@ -56,9 +56,7 @@ class _Guarded:
 
     @staticmethod
     def worker_fn_robust(*args, **kwargs) -> None:
-        os.setpgid(0, 0)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the manager terminates the process with it
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        stand_alone()
         with suppress(ConnectionError):  # the parent has ended
             AsyncSubprocessEnvManager.worker_fn_robust(*args, **kwargs)
 
@@ -96,6 +94,13 @@ class SyncManager(_Guarded, SyncSubprocessEnvManager):
 OF_PROCESSES = dict(async_subprocess=AsyncManager, subprocess=SyncManager)
 
 
+def stand_alone() -> None:
+    """Make this process, of environments, end with its parent, and not by signals to the parent's group."""
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the manager terminates the process with it
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
 def _end_with_parent() -> None:
     """Exit with the parent. A kill of its group misses this process; a hanging step does not see the closed pipe."""
     connection.wait([multiprocessing.parent_process().sentinel])
@@ -107,7 +112,7 @@ def create_manager(cfg: Dict, env_fn: List[Callable]) -> BaseEnvManager:
     if cfg.type in OTHERS:
         raise ConfigError(
             f'create_config.env_manager.type = {cfg.type!r}: does not work in the modes serial, serial_onpolicy and '
-            "eval. Use 'base' or 'subprocess'."
+            "eval. Use 'base' or 'subprocess', or 'vector' for gymnasium's vector environments."
         )
     for module in (base_env_manager, subprocess_env_manager):
         module.logging = LOG

@@ -54,6 +54,16 @@ class ToSpace(NamedTuple):
             return list(action.view(len(action), *self.shape).unbind(0))
         return list(((action if action.dim() == 2 else action.unsqueeze(1)) + self.start).unbind(0))
 
+    def values(self, action: Tensor) -> List[Any]:
+        """The same as numbers and arrays, which environments may change."""
+        if self.is_hybrid:
+            start = int(self.start)
+            return [dict(action_type=int(r[0]) + start, action_args=r[1:].copy()) for r in action.cpu().numpy()]
+        if action.is_floating_point():
+            return list(action.cpu().view(len(action), *self.shape).numpy().copy())
+        action = action.cpu() + self.start
+        return action.tolist() if action.dim() == 1 else list(action.numpy())
+
 
 class Categorical:
 

@@ -36,6 +36,14 @@ def rows_of(batch: Any) -> List[Any]:
     return [dict(zip(by_name, row)) for row in zip(*by_name.values())]
 
 
+def split(batch: Any, counts: List[int]) -> List[Any]:
+    """The parts of a batch of so many rows each."""
+    if isinstance(batch, Tensor):
+        return list(batch.split(counts))
+    by_name = {name: split(part, counts) for name, part in batch.items()}
+    return [dict(zip(by_name, parts)) for parts in zip(*by_name.values())]
+
+
 def single(obs: Any, shape: Any) -> Any:
     """One observation, which ``single_env_forward_wrapper`` of DI-engine hands on as a batch of one."""
     if isinstance(obs, dict):

@@ -1,7 +1,7 @@
 """How GRPO acts and learns with any other model of DI-engine: an action is one step of an environment."""
 import copy
 from contextlib import contextmanager
-from typing import Any, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ class StepActor(Actor):
         """Sampling and learning divide the logits of discrete actions by ``temperature``. ``obs_shape``: of an
         observation, as ``policy.model`` has it."""
         self._model = model.eval()
+        self._weight = next(model.parameters())  # whose device is the model's
         self._obs_shape = obs_shape
         self.exact, self._learns = True, False
         self._to_space = ToSpace()
@@ -64,7 +65,7 @@ class StepActor(Actor):
         observation = _sample(observations)
         try:
             with torch.no_grad():
-                found = self._act(self._model, self._collated({0: observation})[1])
+                found = self._act(self._model, self._to_device(self.batch([observation])))
         except (RuntimeError, IndexError, TypeError) as error:
             raise ConfigError(_unread(self._model, observations, describe(error))) from error
         self.exact = self._learns_as_it_samples(observation)
@@ -74,7 +75,7 @@ class StepActor(Actor):
 
     def _learns_as_it_samples(self, observation: Any) -> bool:
         """Whether the training mode of the model gives the same results, seen on rows of one observation."""
-        model, (_, obs) = copy.deepcopy(self._model), self._collated(dict.fromkeys(range(ROWS), observation))
+        model, obs = copy.deepcopy(self._model), self._to_device(self.batch([observation] * ROWS))
         try:
             with torch.no_grad(), self._own_random_numbers():
                 found = [self._forward(model.train(mode), inputs_of(obs)[0])['logit'] for mode in (False, True)]
@@ -90,25 +91,45 @@ class StepActor(Actor):
             enough: Optional[int] = None
     ) -> Dict[int, Dict[str, Any]]:
         """See ``Actor.sample``. ``check_for_steps`` refuses ``extra_rows``, and with them ``enough``."""
-        seen, batch = self._collated(obs)
-        with torch.no_grad():
-            found = self._act(self._model, batch)
-        action = found.sample([self._generators.of(i, row_keys[i]) for i in obs])
-        for line, i in enumerate(obs):
-            if i in forced and forced[i][0] == 0:
-                action[line] = torch.as_tensor(forced[i][1]).to(action)
-        logp = found.log_prob(action).cpu()
-        check_sampled(logp.isfinite(), self._model, list(obs), row_keys, obs=batch)
-        rows = zip(obs, self._to_space(action), action.cpu().unbind(0), logp.unbind(0), rows_of(seen))
+        seen = self.batch([*obs.values()])
+        action, logp = self.act(seen, list(obs), row_keys, forced)
+        rows = zip(obs, self._to_space(action), action.unbind(0), logp.unbind(0), rows_of(seen))
         return {i: dict(action=a, taken=t, logp=p, seen=o) for i, a, t, p, o in rows}
 
     def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
-        _, batch = self._collated(obs)
-        with torch.no_grad():
-            found = self._act(self._model, batch)
-        action = found.mode()
-        check_sampled(found.log_prob(action).isfinite().cpu(), self._model, list(obs), obs=batch)
+        action, _ = self.act(self.batch([*obs.values()]), list(obs), None)
         return {i: dict(action=a) for i, a in zip(obs, self._to_space(action))}
+
+    def act(
+            self,
+            seen: Any,
+            env_ids: List[int],
+            row_keys: Optional[Dict[int, RowKey]],
+            forced: Dict[int, Forced] = {}
+    ) -> Tuple[Tensor, Tensor]:
+        """Actions (B, *) of a batch of observations on the CPU, of one environment each, and their log-probabilities
+        (B, ). ``row_keys``: see ``sample``; None: the most probable actions."""
+        obs = self._to_device(seen)
+        with torch.no_grad():
+            found = self._act(self._model, obs)
+        if row_keys is None:
+            action = found.mode()
+        else:
+            action = found.sample([self._generators.of(i, row_keys[i]) for i in env_ids])
+        for line, i in enumerate(env_ids) if forced else ():
+            if i in forced and forced[i][0] == 0:
+                action[line] = torch.as_tensor(forced[i][1]).to(action)
+        logp = found.log_prob(action).cpu()
+        check_sampled(logp.isfinite(), self._model, env_ids, row_keys or {}, obs=obs)
+        return action.cpu(), logp
+
+    def batch(self, observations: Sequence[Any]) -> Any:
+        """A batch of observations as tensors on the CPU."""
+        return batch_of(observations, self._obs_shape)
+
+    def to_values(self, action: Tensor) -> List[Any]:
+        """Actions as numbers and arrays of gymnasium's spaces."""
+        return self._to_space.values(action)
 
     def forget(self, env_ids: Optional[List[int]]) -> None:
         self._generators.forget(env_ids)
@@ -162,7 +183,7 @@ class StepActor(Actor):
                 x.copy_(before)
 
     def _own_random_numbers(self) -> ContextManager:
-        device = next(self._model.parameters()).device
+        device = self._weight.device
         return torch.random.fork_rng([device] if device.type == 'cuda' else [])
 
     def make_critic(self, cfg: Dict) -> nn.Module:
@@ -199,10 +220,8 @@ class StepActor(Actor):
     def memory_advice(self, cfg: Dict) -> str:
         return f'Use smaller mini-batches, now policy.learn.batch_groups = {cfg.learn.batch_groups}.'
 
-    def _collated(self, obs: Dict[int, Any]) -> Tuple[Any, Any]:
-        """The observations as a batch on the CPU, and on the model's device."""
-        batch = batch_of([*obs.values()], self._obs_shape)
-        return batch, to_device(batch, next(self._model.parameters()).device)
+    def _to_device(self, batch: Any) -> Any:
+        return to_device(batch, self._weight.device)
 
     def _act(self, model: nn.Module, obs: Any) -> Distribution:
         inputs, mask = inputs_of(obs)

@@ -62,6 +62,7 @@ class CollectLog:
         info = dict(
             episode_count=episodes,
             envstep_count=steps,
+            train_sample_count=steps,  # those of DI-engine's PPO are steps
             avg_envstep_per_episode=steps / episodes,
             avg_envstep_per_sec=steps / seconds,
             total_envstep_count=envstep,

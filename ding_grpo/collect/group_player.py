@@ -1,7 +1,7 @@
 """Plays the groups of a collect in the environments of a manager."""
 import time
 from logging import Logger
-from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 from ding.envs import BaseEnvManager
@@ -65,11 +65,13 @@ class GroupPlayer:
         # 30 bits and one above them. Evaluators use smaller seeds, so that training and evaluation share no start.
         seed = 2 ** 30 + int(state >> 2)
         seeds = {i: seed + (0 if self._shared_start else row) for row, i in enumerate(group.env_ids)}
+        self._reset(seeds, None if group.problem is None else dict(index=group.problem))
+        self._policy.reset(group.env_ids)
+
+    def _reset(self, seeds: Dict[int, int], start: Optional[Dict[str, int]]) -> None:
         # Without dynamic_seed=False on every call, environments add a random number to the seed.
         self._env.seed(seeds, dynamic_seed=False)
-        start = None if group.problem is None else dict(index=group.problem)
-        self._env.reset({i: self._deferred.start(start) for i in group.env_ids})
-        self._policy.reset(group.env_ids)
+        self._env.reset({i: self._deferred.start(start) for i in seeds})
 
     def _step(self, running: List[Group], policy_kwargs: Dict, clock: Dict[str, float],
               memory: MemoryMeter) -> Tuple[Dict, Dict, Dict]:
@@ -102,15 +104,7 @@ class GroupPlayer:
         infos = {i: timesteps[i].info for i in members}
         abnormal = [i for i, info in infos.items() if info.get('abnormal', False) and info.get('failed') is None]
         if abnormal:
-            group.restarts += 1
-            if group.restarts > self._max_restarts:
-                raise RuntimeError(
-                    f'environment {abnormal[0]} ended abnormally {group.restarts} times in group {group.number}, more '
-                    f'than policy.collect.collector.max_restarts = {self._max_restarts}: '
-                    f'{timesteps[abnormal[0]].info}'
-                )
-            self._logger.warning(f'environments {abnormal} ended abnormally: restarting group {group.number}')
-            self._begin(group)
+            self._restart(group, abnormal, infos[abnormal[0]])
             return
         for i in group.env_ids:
             if i in outputs and i not in timesteps:  # the policy has marked it as dropped
@@ -126,6 +120,17 @@ class GroupPlayer:
             if step.done:
                 group.running.discard(i)
                 self._policy.reset([i])
+
+    def _restart(self, group: Group, abnormal: List[int], info: Dict[str, Any]) -> None:
+        """Begin a group again of which these environments have ended abnormally; ``info`` is that of the first."""
+        group.restarts += 1
+        if group.restarts > self._max_restarts:
+            raise RuntimeError(
+                f'environment {abnormal[0]} ended abnormally {group.restarts} times in group {group.number}, more than '
+                f'policy.collect.collector.max_restarts = {self._max_restarts}: {info}'
+            )
+        self._logger.warning(f'environments {abnormal} ended abnormally: restarting group {group.number}')
+        self._begin(group)
 
     def score(self, groups: List[Group], clock: Dict[str, float], memory: MemoryMeter) -> None:
         """Score all episodes that their environments left unscored at once."""

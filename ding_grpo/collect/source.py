@@ -12,8 +12,8 @@ from ding_common.processes.memory import MemoryMeter
 from ding_grpo.data.capability import group_policy
 from ding_grpo.data.plain import plain
 
+from .array_player import make_player
 from .group import Collected, Sampled
-from .group_player import GroupPlayer
 from .problem_pools import ProblemPools, make_order
 
 COUNTERS = ('envstep', 'collect_iter', 'groups', 'started')  # of a source, which a resumed run restores
@@ -57,7 +57,7 @@ class PlayedGroups:
         collect, seed = self._learns.cfg.collect, self._learns.seed
         rows = self._learns.cfg.group_size + collect.extra_rows  # of a group, as they are sampled
         _check_environments(env.env_num, rows, collect)
-        self._player = GroupPlayer(env, policy, seed, rows, cfg.max_restarts, logger)
+        self._player = make_player(env, policy, seed, rows, cfg.max_restarts, logger)
         self._order = make_order(seed, getattr(env.env_ref, 'num_problems', None), collect)
         self.collect_iter: Optional[int] = None
         self.groups = 0  # in this update

@@ -12,6 +12,8 @@ from torch.nn.utils.rnn import pad_sequence
 from ding_common import ConfigError
 from ding_grpo.rollout import KeptSets
 
+from .batch import map_tensors
+
 
 def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) -> Dict[str, Any]:
     """
@@ -23,7 +25,8 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
     Each transition, from ``Actor.transition``, has ``action``, ``logp``, ``reward``, ``done`` and, in the last one,
     ``truncated``, ``failed`` and perhaps ``baseline``. For tokens also ``prompt``, the tokens before the action,
     ``kept``, ``turn``, ``anchor`` (the state after it) and, in the last one, ``reward_parts``; for steps also
-    ``obs`` and, in the last one, ``final_obs``. With ``shared_start`` episodes must have the same start; prompts
+    ``obs`` and, in the last one, ``final_obs``. An episode of S steps that was recorded in arrays is one transition,
+    with ``steps``, their number, and ``obs`` (S, *). With ``shared_start`` episodes must have the same start; prompts
     always must.
     """
     start = 'prompt' if 'prompt' in episodes[0][0] else 'obs'
@@ -54,7 +57,7 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
     if start == 'prompt':
         sample['prompt'], sample['anchor'] = episodes[0][0]['prompt'], _anchors(episodes)
     else:
-        sample['obs'] = collate([t['obs'] for episode in episodes for t in episode])
+        sample['obs'] = _observations([t for episode in episodes for t in episode])
         if 'final_obs' in last[0]:
             sample['final_obs'] = collate([t['final_obs'] for t in last])
     if 'kept' in rows[0]:
@@ -82,7 +85,10 @@ def whole_episodes(transitions: List[Dict[str, Any]]) -> List[List[Dict[str, Any
 
 def _check_starts(episodes: List[List[Dict[str, Any]]], start: str, shared_start: bool) -> None:
     """Raise a ``ConfigError`` if episodes that must have the same start have not."""
-    same = all(_equal(episode[0][start], episodes[0][0][start]) for episode in episodes)
+    first = [episode[0][start] for episode in episodes]
+    if 'steps' in episodes[0][0]:
+        first = [map_tensors(lambda x: x[0], obs) for obs in first]
+    same = all(_equal(obs, first[0]) for obs in first)
     if not same and start == 'prompt':
         raise ConfigError(
             f'policy.collect.shared_start = {shared_start}: the episodes of a group start with different prompts; a '
@@ -154,6 +160,11 @@ def _reply(step: Dict[str, Any], following: Dict[str, Any]) -> Tensor:
 
 def _equal(a: Any, b: Any) -> bool:
     return all(_equal(a[k], b[k]) for k in a) if isinstance(a, dict) else torch.equal(a, b)
+
+
+def _observations(transitions: List[Dict[str, Any]]) -> Any:
+    obs = [t['obs'] for t in transitions]
+    return map_tensors(lambda *parts: torch.cat(parts), *obs) if 'steps' in transitions[0] else collate(obs)
 
 
 def collate(observations: List[Any]) -> Any:

@@ -4,7 +4,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import gymnasium
 import numpy as np
-from ding.envs import DingEnvWrapper, EpisodicLifeWrapper, EvalEpisodeReturnWrapper
+from ding.envs import DingEnvWrapper, EpisodicLifeWrapper, EvalEpisodeReturnWrapper, GymToGymnasiumWrapper
 from ding.utils import ENV_REGISTRY, ENV_WRAPPER_REGISTRY, import_module
 from easydict import EasyDict
 from gymnasium.spaces import Box
@@ -15,6 +15,7 @@ from ding_common import (
 )
 from ding_common.config.env_config import check_env_config, pop_number
 
+from .rows import Singles
 from .video import Video
 
 _WRAPPER = dict(type='', import_names=[], kwargs={})
@@ -109,9 +110,10 @@ class GymnasiumEnv(DingEnvWrapper):
                 'CartPole-v1.'
             )
         _check_wrappers(cfg.get('env_wrapper'))
-        self._wrap(TellTruncation(_made(cfg)), cfg, caller)
+        self._wrap(TellTruncation(made(cfg)), cfg, caller)
 
     def _wrap(self, env: gymnasium.Env, cfg: EasyDict, caller: str) -> None:
+        self._bare = env.env
         try:
             super().__init__(env, cfg, caller=caller)
         except Exception as error:  # a wrapper may raise anything
@@ -131,7 +133,7 @@ class GymnasiumEnv(DingEnvWrapper):
         """Save a video of each episode from now on, in the folder ``replay_path``. The environment is created again."""
         if find_spec('moviepy') is None:
             raise ConfigError("a video needs the extra: pip install '.[video]' in the clone")
-        env = _made(self._cfg, render_mode='rgb_array')
+        env = made(self._cfg, render_mode='rgb_array')
         try:
             env = Video(env, replay_path or 'video')
         except Exception as error:  # without pictures
@@ -171,12 +173,46 @@ class GymnasiumEnv(DingEnvWrapper):
         finally:
             np.random.set_state(state)
 
+    @staticmethod
+    def as_rows(envs: List['GymnasiumEnv']) -> Optional[Singles]:
+        """The same environments for a loop that reads arrays; None if wrappers of DI-engine change what they give."""
+        if not all(env.is_plain for env in envs):
+            return None
+        cfg = envs[0]._cfg
+        return Singles([env._bare for env in envs], cfg.get('act_scale', False), cfg.get('rew_clip', False))
+
+    @property
+    def cfg(self) -> EasyDict:
+        """The section ``env``."""
+        return self._cfg
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether only the return of an episode is added to what the environment gives."""
+        for layer in _layers(self._env):
+            if isinstance(layer, GymToGymnasiumWrapper):
+                return type(self) is GymnasiumEnv
+            if type(layer) is not EvalEpisodeReturnWrapper:
+                return False
+        return False
+
     def clone(self, caller: str = 'collector') -> 'GymnasiumEnv':
         return GymnasiumEnv(self._cfg, caller)
 
 
-def _made(cfg: EasyDict, **further: Any) -> gymnasium.Env:
+# Packages that register environments when they are imported, by the beginning of an id, and the extra that installs each.
+_PACKAGES = {'MiniGrid-': ('minigrid', 'minigrid'), 'BabyAI-': ('minigrid', 'minigrid'), 'ALE/': ('ale_py', 'atari')}
+_EXTRAS = ('box2d', 'mujoco')  # of gymnasium, under the same names here
+
+
+def made(cfg: EasyDict, **further: Any) -> gymnasium.Env:
+    """The environment of the config, with its wrappers of gymnasium."""
     arguments = cfg.get('env_kwargs', {})
+    for beginning, (package, extra) in _PACKAGES.items():
+        if cfg.env_id.startswith(beginning):
+            if find_spec(package) is None:
+                raise ConfigError(f"env.env_id = {cfg.env_id!r}: needs the extra: pip install '.[{extra}]' in the clone")
+            import_module([package])
     try:
         env = gymnasium.make(cfg.env_id, **{**arguments, **further})
     except Exception as error:  # an environment may raise anything for its arguments
@@ -186,6 +222,9 @@ def _made(cfg: EasyDict, **further: Any) -> gymnasium.Env:
             '. If a module of yours registers it, name the module: create_config.env.import_names = '
             "['ding_grpo', 'your_module']"
         ) if unknown else ''
+        needed = next((extra for extra in _EXTRAS if f'gymnasium[{extra}]' in str(error)), None)
+        if needed is not None:
+            hint = f". Here it is the extra: pip install '.[{needed}]' in the clone"
         raise ConfigError(
             f'env.env_id = {cfg.env_id!r}{written}: gymnasium cannot create it ({describe(error)}){hint}'
         ) from error

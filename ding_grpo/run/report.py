@@ -85,6 +85,10 @@ def _sizes(parts: Parts) -> str:
     return f'{groups} groups x {rows} = {groups * rows:,} episodes {per}, batches of {batches}'
 
 
+# Tags that DI-engine's PPO has in TensorBoard for the same numbers, so that both are in one chart.
+OF_PPO = dict(entropy='entropy_loss_avg')
+
+
 class MetricsHook(LearnerHook):
     """Writes the exact value of every metric of every update to TensorBoard and ``log/learner/metrics.jsonl``, and
     prints the progress line. The tag in TensorBoard is ``learner_iter/NAME``; DI-engine's own ``learner_iter/NAME_avg``
@@ -109,7 +113,8 @@ class MetricsHook(LearnerHook):
         update = engine.last_iter.val
         metrics = {name: value for name, value in engine.log_buffer['scalar'].items() if name != 'train_time'}
         for axis, step in (('iter', update), ('step', engine.collector_envstep)):
-            tagged = {f'{engine.instance_name}_{axis}/{name}': value for name, value in metrics.items()}
+            named = {**metrics, **{tag: metrics[name] for name, tag in OF_PPO.items() if name in metrics}}
+            tagged = {f'{engine.instance_name}_{axis}/{name}': value for name, value in named.items()}
             add_scalars(engine.tb_logger, tagged, step)
         seconds = time.monotonic() - self._start
         record = dict(train_iter=update, envstep=engine.collector_envstep, seconds=seconds, **metrics)

@@ -4,6 +4,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from ding.torch_utils import to_ndarray
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from torch.distributions import Categorical, Normal
 
@@ -149,3 +150,21 @@ def test_images_stay_uint8_in_groups():
     assert torch.allclose(read.logp.flatten(), torch.stack([o['logp'] for o in out.values()]), atol=1e-6)
     logits = policy.model.compute_actor(torch.from_numpy(obs).float().unsqueeze(0))['logit']
     assert torch.allclose(logits.log_softmax(-1)[0, floats['taken']], floats['logp'], atol=1e-6)
+
+
+@pytest.mark.parametrize('shape, space', KINDS, ids=range(len(KINDS)))
+def test_actions_as_values_are_those_of_environments_of_di_engine(shape, space):
+    policy = step_policy(shape)
+    obs = torch.randn(5, shape['obs_shape'])
+    policy.bind(None, (Box(-9, 9, obs.shape[1:]), space))
+    action, _ = policy.actor.act(obs, list(range(5)), {i: (0, 0, i) for i in range(5)})
+    policy.collect_mode.reset()
+    forward = policy.collect_mode.forward(dict(enumerate(obs)), row_keys={i: (0, 0, i) for i in range(5)})
+    for value, output in zip(policy.actor.to_values(action), forward.values()):
+        given = to_ndarray(output['action'])
+        if isinstance(given, dict):
+            assert value['action_type'] == given['action_type'].item()
+            assert np.array_equal(value['action_args'], given['action_args'])
+        else:
+            assert np.array_equal(np.ravel(value), np.ravel(given))
+        assert space.contains(value) or isinstance(given, dict)

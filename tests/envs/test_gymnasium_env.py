@@ -1,3 +1,5 @@
+from importlib.util import find_spec
+
 import gymnasium
 import numpy as np
 import pytest
@@ -183,3 +185,11 @@ def test_one_seed_one_start_whatever_the_episode_before_was(wrappers):
     envs[0].reset()
     after = np.random.get_state()
     assert before[2] == after[2] and np.array_equal(before[1], after[1]) and not np.array_equal(random, after[1])
+
+
+@pytest.mark.parametrize('package, env_id, extra', [('minigrid', 'MiniGrid-Empty-8x8-v0', 'minigrid'), ('ale_py', 'ALE/Pong-v5', 'atari'), ('mujoco', 'HalfCheetah-v5', 'mujoco')])
+def test_a_package_that_is_missing(package, env_id, extra):
+    if find_spec(package) is not None:
+        pytest.skip(f'{package} is installed')
+    with pytest.raises(ConfigError, match=rf"env.env_id = '{env_id}'.* pip install '.\[{extra}\]' in the clone"):
+        setting(env_id=env_id)[0](EasyDict(env_id=env_id))

@@ -1,0 +1,45 @@
+"""Weights of step models before training."""
+import torch
+from torch import nn
+
+from ding_common import ConfigError
+
+LOG_SIGMA = -0.5  # of continuous actions
+LAST_GAIN = 0.01
+
+
+@torch.no_grad()
+def init_as_ppo(model: nn.Module) -> None:
+    """
+    Overview:
+        Initialize a model of DI-engine as its PPO does with ``ppo_param_init``: orthogonal weights; for continuous
+        actions small ones in the whole actor, so that first actions are near 0, and log standard deviations of -0.5
+        (https://arxiv.org/abs/2006.05990).
+    Arguments:
+        - model (:obj:`nn.Module`): ``vac``, or another model with ``actor``, ``critic`` and ``actor_head``.
+    Raises:
+        - ConfigError: If the model has continuous actions and none of these parts.
+    """
+    continuous = getattr(model, 'action_space', 'discrete') in ('continuous', 'hybrid')
+    if continuous and not all(hasattr(model, name) for name in ('actor', 'critic', 'actor_head')):
+        raise ConfigError(
+            f"policy.learn.ppo_param_init = True: {type(model).__name__} has no actor, critic and actor_head. Set it to "
+            "False, or use model type 'vac'."
+        )
+    _orthogonal(model, 1.0)
+    if not continuous:
+        return
+    _orthogonal(nn.ModuleList([model.critic, model.actor]), 2 ** 0.5)
+    for name, parameter in model.named_parameters():
+        if name.endswith('log_sigma_param'):
+            parameter.fill_(LOG_SIGMA)
+    for layer in model.actor.modules():
+        if isinstance(layer, nn.Linear):
+            layer.weight.mul_(LAST_GAIN)
+
+
+def _orthogonal(model: nn.Module, gain: float) -> None:
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.orthogonal_(layer.weight, gain)
+            nn.init.zeros_(layer.bias)

@@ -1,0 +1,188 @@
+"""Groups of environments that step together: the numbers of single ones, whatever the manager."""
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from ding.entry import serial_pipeline_onpolicy
+from ding.utils import POLICY_REGISTRY
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from ding_common import ConfigError, TaskError
+from ding_grpo.policy import GRPOPolicy
+from tests.act.matching import MODELS, config
+from tests.runs import evaluations, metrics, state, train
+from tests.shipped import load
+
+pytestmark = pytest.mark.envtest
+SPENT = ('seconds', 'memory', 'steps_per_second')  # metrics of a run that another run has not
+SHORT = dict(env_kwargs=dict(max_episode_steps=20), evaluator_env_num=3, n_evaluator_episode=5, stop_value=1e9)
+
+
+@POLICY_REGISTRY.register('grpo_by_steps')
+class BySteps(GRPOPolicy):
+    """A subclass that changes what is collected, so that its groups are collected step by step."""
+
+    def _process_transition(self, obs, policy_output, timestep):
+        return super()._process_transition(obs, policy_output, timestep)
+
+
+class Fails(gymnasium.Env):
+    """Fails in its third step, or ends abnormally there while it is collected."""
+    observation_space = gymnasium.spaces.Box(0, 1, (4, ), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+    left = 0  # episodes that still do so
+
+    def __init__(self, how='raise'):
+        self.how = how
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps, self.is_collected = 0, seed is not None and seed >= 2 ** 30  # evaluators have smaller seeds
+        return np.full(4, self.np_random.random()), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 3 and self.how == 'raise' and self.is_collected:
+            raise ValueError('no such action')
+        abnormal = self.steps == 3 and self.is_collected and Fails.left > 0
+        Fails.left -= abnormal
+        reward = np.nan if self.how == 'nan' and self.is_collected else float(action)
+        return np.full(4, self.np_random.random()), reward, self.steps == 5, False, dict(abnormal=abnormal)
+
+
+if 'Fails-v0' not in gymnasium.registry:
+    gymnasium.register('Fails-v0', Fails)
+
+
+def whole_vector(number, max_episode_steps):
+    """A vector environment by a function of the user."""
+    make = [lambda: gymnasium.make('CartPole-v1', max_episode_steps=max_episode_steps)] * number
+    return SyncVectorEnv(make, autoreset_mode=AutoresetMode.DISABLED)
+
+
+def numbers(run):
+    """What a run has computed."""
+    kept = [{k: v for k, v in record.items() if not any(word in k for word in SPENT)} for record in metrics(run)]
+    returns = [{k: v for k, v in record.items() if 'seconds' not in k} for record in evaluations(run)]
+    return kept, returns
+
+
+def assert_same_runs(one, other, updates):
+    a, b = (state(updates, run)['model'] for run in (one, other))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    for of_one, of_other in zip(numbers(one), numbers(other)):
+        assert len(of_one) == len(of_other) > 0
+        for record, same in zip(of_one, of_other):
+            np.testing.assert_equal(record, same)
+
+
+def run(kind, name, updates=2, **changes):
+    """A run of a kind of spaces, in the folder ``name``."""
+    main, create = config(kind)
+    main.update(exp_name=name)
+    main['policy']['collect'].update(changes.pop('collect', {}))
+    main['env'].update(changes.pop('env', {}))
+    create.update(changes)
+    main['policy']['learn']['learner'] = dict(hook=dict(save_ckpt_after_iter=1))
+    serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=updates)
+
+
+@pytest.mark.parametrize('kind', MODELS)
+def test_together_as_step_by_step(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    few = dict(collector_env_num=24)  # of 64 rows, so that environments begin another group
+    run(kind, 'together', env=few)
+    run(kind, 'by_steps', env=few, policy=dict(type='grpo_by_steps', import_names=[__name__]))
+    assert_same_runs('together', 'by_steps', 2)
+
+
+def gymnasium_run(name, config, updates=2, manager='base', mode=None, resume=False, **env):
+    main, create = load(config, env=dict(SHORT, **env))
+    create.env_manager.type = manager
+    if mode is not None:
+        main.env.manager = dict(mode=mode)
+    return train((main, create), updates, name=name, resume_training=resume)
+
+
+@pytest.mark.parametrize('mode', ['sync', 'async', f'{__name__}:whole_vector'])
+@pytest.mark.parametrize('config', ['cartpole_grpo', 'pendulum_grpo'])
+def test_a_vector_environment_has_the_numbers_of_single_ones(mode, config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if config == 'pendulum_grpo' and ':' in mode:
+        pytest.skip('the function makes CartPole')
+    gymnasium_run('single', config)
+    gymnasium_run('vector', config, manager='vector', mode=mode)
+    assert_same_runs('single', 'vector', 2)
+
+
+def test_a_vector_environment_resumes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    gymnasium_run('whole', 'cartpole_grpo', 4, 'vector', 'sync')
+    gymnasium_run('resumed', 'cartpole_grpo', 2, 'vector', 'sync')
+    gymnasium_run('resumed', 'cartpole_grpo', 4, 'vector', 'sync', resume=True)
+    assert_same_runs('whole', 'resumed', 4)
+
+
+def test_ppo_on_a_vector_environment(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main, create = load('cartpole_ppo', env=dict(SHORT, collector_env_num=4, manager=dict(mode='sync')))
+    main.policy.collect.n_sample, create.env_manager.type = 64, 'vector'
+    train((main, create), 2, name='run')
+    assert all(0 < record['eval_episode_return'] <= 20 for record in evaluations('run'))
+
+
+@pytest.mark.parametrize(
+    'mode, env, message', [
+        ('vector_entry_point', {}, 'the vector environment of CartPole-v1 starts episodes itself'),
+        ('threads', {}, "env.manager.mode = 'threads': must be 'async', 'sync'"),
+        (1, {}, 'env.manager.mode = 1: must be of type str'),
+        (
+            'vector_entry_point',
+            dict(gymnasium_wrappers=['gymnasium.wrappers:FlattenObservation']),
+            "gymnasium_wrappers are for 'async' and 'sync'",
+        ),
+        ('sync', dict(env_wrapper=[dict(type='eval_episode_return'), dict(type='delay_reward')]), 'without wrappers of'),
+    ]
+)
+def test_a_vector_environment_that_cannot_be(mode, env, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        gymnasium_run('run', 'cartpole_grpo', manager='vector', mode=mode, **env)
+
+
+def broken(how, kind='grpo'):
+    main, create = load('cartpole_grpo', env=dict(SHORT, env_id='Fails-v0', env_kwargs=dict(how=how, disable_env_checker=True)))
+    create.env.import_names, create.policy.type = ['ding_grpo', __name__], kind
+    main.policy.collect.collector = dict(max_restarts=2)
+    return main, create
+
+
+@pytest.mark.parametrize(
+    'how, message', [
+        ('raise', r'^an environment failed in step: no such action \(test_rows.py:\d+\)$'),
+        ('nan', '^Fails-v0 gave the reward nan, must be a finite number'),
+    ]
+)
+def test_an_environment_that_fails(how, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TaskError, match=message):
+        train(broken(how), 1, name='run')
+
+
+def test_an_abnormal_end_restarts_its_group(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ('grpo', 'grpo_by_steps'):
+        Fails.left = 2
+        train(broken('abnormal', name), 1, name=name)
+        assert Fails.left == 0
+    assert_same_runs('grpo', 'grpo_by_steps', 1)
+
+
+def test_too_many_abnormal_ends(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Fails.left = 1000
+    try:
+        with pytest.raises(RuntimeError, match='ended abnormally 3 times in group 0'):
+            train(broken('abnormal'), 1, name='run')
+    finally:
+        Fails.left = 0
