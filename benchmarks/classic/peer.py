@@ -54,6 +54,6 @@ def run(train: Callable[[Dict[str, Any]], Record], versions: Dict[str, str]) -> 
         job = json.load(f)
     torch.set_num_threads(1)
     record = train(job)
-    result = dict(evaluations=record.evaluations, collecting=round(record.collecting, 2), versions=versions)
+    result = dict(evaluations=record.evaluations, collecting=round(record.collecting, 2), packages=versions)
     with open(job['result'], 'w') as f:
         json.dump(result, f)

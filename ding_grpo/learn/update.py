@@ -193,8 +193,8 @@ class Updater:
         another loss."""
         data = grpo_data(logp, self.logp_old(batch, logp), batch.logp_ref, batch.adv, batch.weight)
         config = replace(config or self.loss_config, beta=self.beta, max_length=self._actor.max_length)
-        # the same draws in the loss and in its metrics, and in a resumed run
-        config = config.drawing_from(torch.Generator().manual_seed(self.step_seed))
+        if config.draws:  # the same in the loss and in its metrics, and in a resumed run
+            config = config.drawing_from(torch.Generator().manual_seed(self.step_seed))
         return grpo_error(data, config, num_tokens=tokens, with_info=with_info)
 
     def _slope(self, mini_batch: Batch) -> Tensor:

@@ -83,10 +83,13 @@ class LossConfig:
         high = 1 + (self.clip_ratio if self.clip_ratio_high is None else self.clip_ratio_high)
         return 1 - self.clip_ratio, high - 1 if self.traits.high_alone else high
 
+    @property
+    def draws(self) -> bool:
+        """Whether the surrogate draws tokens."""
+        return 'generator' in surrogate_arguments(self.objective)[1]
+
     def drawing_from(self, generator: torch.Generator) -> 'LossConfig':
-        """The same loss, whose surrogate draws tokens from a generator; unchanged if the surrogate draws nothing."""
-        if 'generator' not in surrogate_arguments(self.objective)[1]:
-            return self
+        """The same loss, whose surrogate draws tokens from a generator; for a surrogate that draws."""
         return replace(self, surrogate_options=dict(self.surrogate_options, generator=generator))
 
 
