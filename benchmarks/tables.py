@@ -176,8 +176,8 @@ def learned(llm: Dict[str, Any], words: str) -> str:
     ]
     text = (
         f"{tabulate(lines, head, tablefmt='pipe', disable_numparse=True)}\n\n"
-        'Right answers, where somebody writes them, taught about as much on sums, and more on every seed of words. GRPO '
-        'needs none, but a start that is sometimes right.\n'
+        'Right answers, where somebody writes them, taught about as much on sums, and more on every seed of words. '
+        'GRPO needs none, but a start that is sometimes right.\n'
         f"SmolLM2 after all updates of a run, {span(r['seconds'] / 60 for r in runs['full'])} minutes of sampling, "
         'scoring and learning (the 15 minutes above also count logs): '
         f"{percent(r['trained']['right'] for r in runs['full'])}; with LoRA, "

@@ -117,7 +117,8 @@ def _of_environment(error: Exception, text: str) -> Optional[str]:
 
 
 def _failed_in(what: str, said: str, place: str) -> str:
-    return f"an environment failed in {what}: {' '.join(said.split()) or 'an exception without a message':.300} ({place})"
+    said = ' '.join(said.split()) or 'an exception without a message'
+    return f'an environment failed in {what}: {said:.300} ({place})'
 
 
 @contextmanager

@@ -28,7 +28,6 @@ from ding_common import ConfigError, describe, parallel
 from ding_common.content import check_content, taking
 from ding_common.processes.memory import memory_advice
 
-from .act.actor import Actor
 from .act.step_actor import StepActor
 from .act.token_actor import TokenActor
 from .config.checks import check_for_turns, check_policy_config
@@ -104,8 +103,8 @@ class GRPOPolicy(Policy):
                 f'policy.model = {written!r}: {model_type(cfg.model)!r} cannot be built with them ({describe(error)})'
             ) from error
         check_weights(model, 'policy.model')
-        self._actor = make_actor(model, cfg, self.seed)
-        self._actor.check_learning(cfg)
+        self.actor = make_actor(model, cfg, self.seed)
+        self.actor.check_learning(cfg)
         if cfg.shard and cfg.multi_gpu:
             self._shard(model)
         return model
@@ -115,7 +114,7 @@ class GRPOPolicy(Policy):
         self._init_multi_gpu_setting(model)
         if parallel.world_size() > 1:
             self._sharding = Sharding(model, self._cfg.cuda, self._cfg.shard)
-            self._actor = make_actor(self._sharding.copy, self._cfg, self.seed)
+            self.actor = make_actor(self._sharding.copy, self._cfg, self.seed)
 
     def _init_multi_gpu_setting(self, model: torch.nn.Module, bp_update_sync: bool = True) -> None:
         if self._sharding is not None:
@@ -137,10 +136,10 @@ class GRPOPolicy(Policy):
         Raises:
             - ConfigError: If environment and model do not fit.
         """
-        self._actor.bind(spec, spaces)
+        self.actor.bind(spec, spaces)
         if self._sharding is not None:
             self._sharding.check_reading()
-            self._actor.bind_reference(self._model)
+            self.actor.bind_reference(self._model)
         if spec is not None:
             check_for_turns(self._cfg, spec.max_turns)
             self._advantage = self._advantage._replace(by_turn=spec.max_turns > 1)
@@ -163,10 +162,6 @@ class GRPOPolicy(Policy):
         return self._device
 
     @property
-    def actor(self) -> Actor:
-        return self._actor
-
-    @property
     def mesh(self) -> Optional[DeviceMesh]:
         """The processes among which the model is divided; None if each has it whole."""
         return None if self._sharding is None else self._sharding.mesh
@@ -174,7 +169,7 @@ class GRPOPolicy(Policy):
     @property
     def spec(self) -> Any:
         """The environment's ``token_spec``, None without one."""
-        return self._actor.spec
+        return self.actor.spec
 
     @property
     def needs_greedy(self) -> bool:
@@ -195,7 +190,7 @@ class GRPOPolicy(Policy):
     def reseed(self, process: int) -> None:
         """Draw other random numbers than the other processes that collect for the same learner."""
         self.seed = int(np.random.SeedSequence([self.seed, process]).generate_state(1)[0])
-        self._actor.reseed(self.seed)
+        self.actor.reseed(self.seed)
 
     @property
     def observers(self) -> Observers:
@@ -214,7 +209,7 @@ class GRPOPolicy(Policy):
         return self._cfg.collect.groups
 
     def _init_learn(self) -> None:
-        self._learning = Learning(self._cfg, self._actor, self._model, self._advantage, self._sharding, self._check_run)
+        self._learning = Learning(self._cfg, self.actor, self._model, self._advantage, self._sharding, self._check_run)
 
     @property
     def _optimizer(self) -> torch.optim.Optimizer:
@@ -226,7 +221,7 @@ class GRPOPolicy(Policy):
 
     def _check_run(self, cfg: Dict) -> None:
         check_policy_config(cfg, self.default_config())
-        self._actor.check_learning(cfg)
+        self.actor.check_learning(cfg)
 
     def _forward_learn(self, data: List[Dict[str, Any]]) -> Dict[str, float]:
         """Perform one update, see ``update.py``. ``data`` are groups from ``get_train_sample``. Returns metrics, see
@@ -274,13 +269,13 @@ class GRPOPolicy(Policy):
         """
         with memory_advice('sampling', f'Sample fewer rows at a time: lower env.collector_env_num, now {len(data)}.'):
             if greedy:
-                return self._actor.greedy(data)
+                return self.actor.greedy(data)
             enough = self._cfg.group_size if self._cfg.collect.extra_rows > 0 else None
             keys = self._own_keys.of(data, self.age[1]) if row_keys is None else row_keys
-            return self._actor.sample(data, keys, forced, enough)
+            return self.actor.sample(data, keys, forced, enough)
 
     def _process_transition(self, obs: Any, policy_output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
-        return self._actor.transition(obs, policy_output, timestep)
+        return self.actor.transition(obs, policy_output, timestep)
 
     def _get_train_sample(self, transitions: List[Any]) -> List[Dict[str, Any]]:
         """
@@ -317,19 +312,19 @@ class GRPOPolicy(Policy):
     _state_dict_eval = _state_dict_collect
 
     def _reset_collect(self, data_id: Optional[List[int]] = None) -> None:
-        self._actor.forget(data_id)
+        self.actor.forget(data_id)
         self._own_keys.forget(data_id)
 
     def close(self) -> None:
-        self._actor.close()
+        self.actor.close()
 
     def _init_eval(self) -> None:
         pass
 
     def _forward_eval(self, data: Dict[int, Any], row_keys: Optional[Dict[int, Tuple]] = None) -> Dict[int, Any]:
         """Choose the most probable token or action; with ``row_keys``, sample as in ``_forward_collect``."""
-        with self._actor.evaluating():
-            return self._actor.greedy(data) if row_keys is None else self._actor.sample(data, row_keys)
+        with self.actor.evaluating():
+            return self.actor.greedy(data) if row_keys is None else self.actor.sample(data, row_keys)
 
     def _load_state_dict_eval(self, state_dict: Dict[str, Any]) -> None:
         self._load_weights(state_dict, dict(model=self._model.state_dict()))
@@ -337,7 +332,7 @@ class GRPOPolicy(Policy):
     def _load_weights(self, state_dict: Dict[str, Any], own: Dict[str, Any]) -> None:
         check_content(state_dict, own, 'the checkpoint')
         with taking('the checkpoint'):
-            self._actor.load_state_dict(state_dict)
+            self.actor.load_state_dict(state_dict)
         try:
             self._model.load_state_dict(state_dict['model'])
         except (KeyError, RuntimeError, TypeError) as error:
@@ -349,4 +344,4 @@ class GRPOPolicy(Policy):
         check_weights(self.whole_model, 'the checkpoint')
 
     def _reset_eval(self, data_id: Optional[List[int]] = None) -> None:
-        self._actor.forget(data_id)
+        self.actor.forget(data_id)

@@ -87,7 +87,7 @@ def learn(case):
 
 def evaluated(policy):
     """Logits of a completion as evaluation computes them."""
-    with policy._actor.evaluating(), torch.no_grad():
+    with policy.actor.evaluating(), torch.no_grad():
         prompts = PromptBatch.of([torch.arange(1, 6)], torch.device('cpu'))
         return policy.whole_model.completion_logits(prompts, torch.arange(6, 9).unsqueeze(0))
 

@@ -38,8 +38,8 @@ environment steps pass a multiple of the interval.
 
 - **GRPO, the critic, and DI-engine's PPO** have the settings that [the comparison](comparison.md) chose on other seeds,
   from equally many tries. PPO runs in a process without this plugin.
-- **Stable-Baselines3's PPO** ({sb3}) has the settings of [RL Baselines3 Zoo](https://github.com/DLR-RM/rl-baselines3-zoo)
-  for the environment. On LunarLander-v3 they are those of version 2.
+- **Stable-Baselines3's PPO** ({sb3}) has the settings of
+  [RL Baselines3 Zoo](https://github.com/DLR-RM/rl-baselines3-zoo) for the environment.
 - **PPO in CleanRL's way** is one loop over gymnasium's `SyncVectorEnv`, written for this page after the description of
   [CleanRL's `ppo.py`](https://docs.cleanrl.dev/rl-algorithms/ppo/), with its default settings, which are tuned on no
   single task.
@@ -85,7 +85,9 @@ class Clocked(NamedTuple):
 def works(task: str, picked: Dict[str, int], seeds: List[int], peer_python: str) -> List[Clocked]:
     """The runs of a task, all sides of a seed one after the other."""
     pythons = {**dict.fromkeys(OWN, sys.executable), **dict.fromkeys(PEERS, peer_python)}
-    return [Clocked(task, side, picked.get(side, 0), seed, python) for seed in seeds for side, python in pythons.items()]
+    return [
+        Clocked(task, side, picked.get(side, 0), seed, python) for seed in seeds for side, python in pythons.items()
+    ]
 
 
 def table(task: str, found: Dict[str, List[Dict[str, Any]]]) -> str:
@@ -104,7 +106,10 @@ def table(task: str, found: Dict[str, List[Dict[str, Any]]]) -> str:
         steps = sum(e[0] for e in last)
         rows.append(
             [
-                {**OWN, **PEERS}[side],
+                {
+                    **OWN,
+                    **PEERS
+                }[side],
                 f"{sum(o.solved for o in outcomes[side])} of {len(of_side)}",
                 spread(outcomes[side], 'seconds', '.1f'),
                 cell(seconds[side] / fastest, '.2f'),
@@ -129,7 +134,8 @@ def page(record: Dict[str, Any]) -> str:
         t = TASKS[task]
         settings = '\n'.join(f'- {OWN[side]}: {setting(keys)}' for side, keys in entry['keys'].items())
         tables.append(
-            f'## {t.title}\n\nBar {t.bar:g}, at most {t.budget:,} environment steps, evaluated every {t.interval:,}.\n\n'
+            f'## {t.title}\n\nBar {t.bar:g}, at most {t.budget:,} environment steps, evaluated every '
+            f'{t.interval:,}.\n\n'
             f"{table(task, entry['runs'])}\n\nSettings, where they differ from the shipped configs:\n\n{settings}"
         )
     about = record['conditions']
@@ -163,10 +169,14 @@ def main(peer_python: str, tasks: str, seeds: str, only_page: bool) -> None:
             of_task = works(task, picked, [int(seed) for seed in seeds.split(',')], peer_python)
             found = run_all(of_task, 1, task, about)
             record['tasks'][task] = dict(
-                keys={side: TASKS[task].tries[side][number] for side, number in picked.items()},
+                keys={side: TASKS[task].tries[side][number]
+                      for side, number in picked.items()},
                 runs={
                     side: [dict(result, seed=work.seed) for work, result in found.items() if work.side == side]
-                    for side in {**OWN, **PEERS}
+                    for side in {
+                        **OWN,
+                        **PEERS
+                    }
                 }
             )
         record['conditions'] = dict(measured_on(), versions=about['versions'])

@@ -50,8 +50,8 @@ Accuracy is greedy.
 
 {machine}, TRL {trl} with transformers {transformers} and torch {torch}. This project reads a prompt once for its eight
 completions, and equal completions once, of which short answers have many: with long ones the ratio is
-[nearer to 1](benchmarks.md). On a CPU TRL also computes the logits of the prompt, 49,152 for each of its tokens. TRL reads
-all 64 rows at a time. It is made for GPUs; on one, this ratio is not measured.
+[nearer to 1](benchmarks.md). On a CPU TRL also computes the logits of the prompt, 49,152 for each of its tokens. TRL
+reads all 64 rows at a time. It is made for GPUs; on one, this ratio is not measured.
 
 ## The reward
 

@@ -23,8 +23,8 @@ def init_as_ppo(model: nn.Module) -> None:
     continuous = getattr(model, 'action_space', 'discrete') in ('continuous', 'hybrid')
     if continuous and not all(hasattr(model, name) for name in ('actor', 'critic', 'actor_head')):
         raise ConfigError(
-            f"policy.learn.ppo_param_init = True: {type(model).__name__} has no actor, critic and actor_head. Set it to "
-            "False, or use model type 'vac'."
+            f'policy.learn.ppo_param_init = True: {type(model).__name__} has no actor, critic and actor_head. Set it '
+            "to False, or use model type 'vac'."
         )
     _orthogonal(model, 1.0)
     if not continuous:

@@ -100,13 +100,11 @@ class StepActor(Actor):
         action, _ = self.act(self.batch([*obs.values()]), list(obs), None)
         return {i: dict(action=a) for i, a in zip(obs, self._to_space(action))}
 
-    def act(
-            self,
+    def act(self,
             seen: Any,
             env_ids: List[int],
             row_keys: Optional[Dict[int, RowKey]],
-            forced: Dict[int, Forced] = {}
-    ) -> Tuple[Tensor, Tensor]:
+            forced: Dict[int, Forced] = {}) -> Tuple[Tensor, Tensor]:
         """Actions (B, *) of a batch of observations on the CPU, of one environment each, and their log-probabilities
         (B, ). ``row_keys``: see ``sample``; None: the most probable actions."""
         obs = self._to_device(seen)

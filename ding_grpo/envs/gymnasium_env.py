@@ -200,7 +200,7 @@ class GymnasiumEnv(DingEnvWrapper):
         return GymnasiumEnv(self._cfg, caller)
 
 
-# Packages that register environments when they are imported, by the beginning of an id, and the extra that installs each.
+# Packages whose import registers environments, by the beginning of an id, and the extra that installs each.
 _PACKAGES = {'MiniGrid-': ('minigrid', 'minigrid'), 'BabyAI-': ('minigrid', 'minigrid'), 'ALE/': ('ale_py', 'atari')}
 _EXTRAS = ('box2d', 'mujoco')  # of gymnasium, under the same names here
 
@@ -211,7 +211,9 @@ def made(cfg: EasyDict, **further: Any) -> gymnasium.Env:
     for beginning, (package, extra) in _PACKAGES.items():
         if cfg.env_id.startswith(beginning):
             if find_spec(package) is None:
-                raise ConfigError(f"env.env_id = {cfg.env_id!r}: needs the extra: pip install '.[{extra}]' in the clone")
+                raise ConfigError(
+                    f"env.env_id = {cfg.env_id!r}: needs the extra: pip install '.[{extra}]' in the clone"
+                )
             import_module([package])
     try:
         env = gymnasium.make(cfg.env_id, **{**arguments, **further})

@@ -38,8 +38,8 @@ class VectorManager(BaseEnvManager):
         super().__init__(env_fn, cfg)
         if not isinstance(self._env_ref, GymnasiumEnv) or not self._env_ref.is_plain:
             raise ConfigError(
-                "create_config.env_manager.type = 'vector': needs the environment type 'gymnasium_env' without wrappers "
-                'of DI-engine (env.env_wrapper); those of gymnasium can stand in env.gymnasium_wrappers.'
+                "create_config.env_manager.type = 'vector': needs the environment type 'gymnasium_env' without "
+                'wrappers of DI-engine (env.env_wrapper); those of gymnasium can stand in env.gymnasium_wrappers.'
             )
         self._seeds: Dict[int, int] = {}
 
@@ -66,7 +66,7 @@ class VectorManager(BaseEnvManager):
     def reset(self, reset_param: Optional[Dict[int, Any]] = None) -> None:
         self._check_closed()
         env_ids = list(range(self._env_num) if reset_param is None else reset_param)
-        # as environments of DI-engine: the seed of each start is that of ``seed``, and a random number, if it is dynamic
+        # as environments of DI-engine: a start has the seed of ``seed``, with a random number if it is dynamic
         moved = 100 * np.random.randint(1, 1000, len(env_ids)) * (getattr(self, '_env_dynamic_seed', None) is not False)
         self.rows.reset({i: int(self._seeds.get(i, i) + more) for i, more in zip(env_ids, moved)})
         self._env_states.update(dict.fromkeys(env_ids, EnvState.RUN))

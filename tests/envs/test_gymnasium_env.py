@@ -187,7 +187,12 @@ def test_one_seed_one_start_whatever_the_episode_before_was(wrappers):
     assert before[2] == after[2] and np.array_equal(before[1], after[1]) and not np.array_equal(random, after[1])
 
 
-@pytest.mark.parametrize('package, env_id, extra', [('minigrid', 'MiniGrid-Empty-8x8-v0', 'minigrid'), ('ale_py', 'ALE/Pong-v5', 'atari'), ('mujoco', 'HalfCheetah-v5', 'mujoco')])
+@pytest.mark.parametrize(
+    'package, env_id, extra', [
+        ('minigrid', 'MiniGrid-Empty-8x8-v0', 'minigrid'), ('ale_py', 'ALE/Pong-v5', 'atari'),
+        ('mujoco', 'HalfCheetah-v5', 'mujoco')
+    ]
+)
 def test_a_package_that_is_missing(package, env_id, extra):
     if find_spec(package) is not None:
         pytest.skip(f'{package} is installed')

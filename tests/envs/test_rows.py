@@ -141,7 +141,10 @@ def test_ppo_on_a_vector_environment(tmp_path, monkeypatch):
             dict(gymnasium_wrappers=['gymnasium.wrappers:FlattenObservation']),
             "gymnasium_wrappers are for 'async' and 'sync'",
         ),
-        ('sync', dict(env_wrapper=[dict(type='eval_episode_return'), dict(type='delay_reward')]), 'without wrappers of'),
+        (
+            'sync', dict(env_wrapper=[dict(type='eval_episode_return'),
+                                      dict(type='delay_reward')]), 'without wrappers of'
+        ),
     ]
 )
 def test_a_vector_environment_that_cannot_be(mode, env, message, tmp_path, monkeypatch):
@@ -151,7 +154,9 @@ def test_a_vector_environment_that_cannot_be(mode, env, message, tmp_path, monke
 
 
 def broken(how, kind='grpo'):
-    main, create = load('cartpole_grpo', env=dict(SHORT, env_id='Fails-v0', env_kwargs=dict(how=how, disable_env_checker=True)))
+    main, create = load(
+        'cartpole_grpo', env=dict(SHORT, env_id='Fails-v0', env_kwargs=dict(how=how, disable_env_checker=True))
+    )
     create.env.import_names, create.policy.type = ['ding_grpo', __name__], kind
     main.policy.collect.collector = dict(max_restarts=2)
     return main, create

@@ -256,6 +256,14 @@ def assignments(text):
     learn('think_answer_grpo', assignments=text)
 
 
+@executes("scaling.md: create_config.env_manager = dict(type='v")
+def vector_environment(text):
+    main, create = small('cartpole_grpo')
+    main.env.manager = EasyDict()
+    exec(text, dict(env=main.env, create_config=create))
+    serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
+
+
 @executes('options.md: def rule(prompt, tokens, tokenizer):', 'losses.md: def spo(ratio, adv, logp_new, low, high)')
 def module(text):
     name, keys = 'my_grammar', dict(collect=dict(processors=[dict(type='my_grammar:rule')]))
