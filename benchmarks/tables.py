@@ -4,6 +4,7 @@ that the page never shows half of a measurement.
 """
 import json
 import os
+import statistics
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
 
 import click
@@ -51,10 +52,6 @@ ROWS = [
         'llm_beside_trl'
     ),
     Row(
-        'SmolLM2-135M, prompts of 106 tokens of which 93 are common to all, completion 4', 'llm_T4_rows_16', 2, TRL,
-        'llm_beside_trl'
-    ),
-    Row(
         'GRPO loss from hidden states: 8 rows of 256 tokens, hidden size 256, vocabulary 32,000', 'loss_from_hidden', 1,
         LIGER, 'loss_time'
     ),
@@ -86,6 +83,7 @@ def table(results: List[Dict[str, Any]]) -> str:
     """
     found = {(r['work'], r['threads'], r['instructions']): r for r in results}
     own = max((r['instructions'] for r in results), key=lambda name: name != OLD)
+    usual = statistics.mode(r['processor'] for r in results)
     lines, shown = [], []
     for row in ROWS:
         r = found.get((row.work, row.threads, own))
@@ -96,6 +94,7 @@ def table(results: List[Dict[str, Any]]) -> str:
         shown += [entry for entry in (r, old, two) if entry is not None]
         peer = row.peer.format(r['versions'][PACKAGES[row.peer]])
         threads = '' if row.threads == 1 else f', {row.threads} threads'
+        threads += elsewhere(r, usual)
         lines.append(
             [
                 row.text + threads, f"{seconds(r['ours'])}, {memory(r['memory_ours'])}",
@@ -111,7 +110,7 @@ def table(results: List[Dict[str, Any]]) -> str:
         taken = {key: f'{solve[key]:.0f} s, {of}' if key in solve else of for key, of in seeds.items()}
         lines.append(
             [
-                'think_answer until solved',
+                'think_answer until solved' + elsewhere(solve, usual),
                 f"{taken['ours']}; without the entropy bonus, which TRL lacks, {taken['plain']}",
                 f"TRL {solve['versions']['trl']}: {taken['peer']}", '', '', '', '[solve](solve.md)'
             ]
@@ -119,14 +118,18 @@ def table(results: List[Dict[str, Any]]) -> str:
     head = [
         'work', 'this project', 'compared with', f'ratio, {own}', f'ratio, {OLD}', f'ratio, {own}, 2 threads', 'details'
     ]
-    processors = ' and '.join(dict.fromkeys(r['processor'] for r in shown))
     rounds = min(r['rounds'] for r in shown)
     return (
         f'Median of at least {rounds} rounds, in which both sides alternate; smallest and largest in parentheses. '
-        f'One thread, unless the row says otherwise.\nProcessor: {processors}, with its own instruction set ({own}), '
-        f'and restricted to {OLD} (`ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2`).\n\n'
+        f'One thread, unless the row says otherwise.\nProcessor, unless the row names another: {usual}, with its own '
+        f'instruction set ({own}), and restricted to {OLD} (`ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2`).\n\n'
         f"{tabulate(lines, head, tablefmt='pipe', disable_numparse=True)}"
     )
+
+
+def elsewhere(entry: Dict[str, Any], usual: str) -> str:
+    """The processor of an entry, if it is not that of most."""
+    return '' if entry['processor'] == usual else f", {entry['processor']}"
 
 
 def percent(values: Iterable[float]) -> str:

@@ -134,3 +134,4 @@ class ArrayPlayer(GroupPlayer):
         for group, transition, number in self._closed:
             transition.update({key: parts[number] for key, parts in of_episode.items()}, steps=int(count[number]))
             group.return_ = sum(transition['reward'].tolist())
+        self._steps, self._closed = [], []
