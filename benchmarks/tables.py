@@ -11,6 +11,7 @@ import click
 from tabulate import tabulate
 
 from benchmarks.demos.llm_page import MINUTES, early
+from benchmarks.shared.hardware import brand
 from benchmarks.shared.paths import ROOT
 
 BEGIN, END = '<!-- benchmarks/tables.py: {} -->', '<!-- end -->'
@@ -81,9 +82,11 @@ def table(results: List[Dict[str, Any]]) -> str:
     Arguments:
         - results (:obj:`List[Dict[str, Any]]`): What benchmarks/results/results.json holds.
     """
-    found = {(r['work'], r['threads'], r['instructions']): r for r in results}
-    own = max((r['instructions'] for r in results), key=lambda name: name != OLD)
     usual = statistics.mode(r['processor'] for r in results)
+    own = max((r['instructions'] for r in results), key=lambda name: name != OLD)
+    others = {(r['work'], r['threads']): r for r in results if r['processor'] != usual and r['instructions'] == own}
+    found = {(*key, own): r for key, r in others.items()}
+    found.update({(r['work'], r['threads'], r['instructions']): r for r in results if r['processor'] == usual})
     lines, shown = [], []
     for row in ROWS:
         r = found.get((row.work, row.threads, own))
@@ -91,17 +94,18 @@ def table(results: List[Dict[str, Any]]) -> str:
             continue
         old = found.get((row.work, row.threads, OLD))
         two = found.get((row.work, 2, own)) if row.threads == 1 else None
-        shown += [entry for entry in (r, old, two) if entry is not None]
+        shown += [entry for entry in (r, old, two, others.get((row.work, row.threads))) if entry is not None]
         peer = row.peer.format(r['versions'][PACKAGES[row.peer]])
         threads = '' if row.threads == 1 else f', {row.threads} threads'
-        threads += elsewhere(r, usual)
+        other = others.get((row.work, row.threads))
         lines.append(
             [
                 row.text + threads, f"{seconds(r['ours'])}, {memory(r['memory_ours'])}",
                 f"{peer}: {seconds(r['peer'])}, {memory(r['memory_peer'])}",
-                ratio(r),
+                ratio(None if r is other else r),
                 ratio(old),
-                ratio(two), f'[{row.page}]({row.page}.md)'
+                ratio(two),
+                ratio(other), f'[{row.page}]({row.page}.md)'
             ]
         )
     solve = found.get(('solve_think_answer', 1, own))
@@ -110,26 +114,24 @@ def table(results: List[Dict[str, Any]]) -> str:
         taken = {key: f'{solve[key]:.0f} s, {of}' if key in solve else of for key, of in seeds.items()}
         lines.append(
             [
-                'think_answer until solved' + elsewhere(solve, usual),
+                'think_answer until solved' + ('' if solve['processor'] == usual else f", {brand(solve['processor'])}"),
                 f"{taken['ours']}; without the entropy bonus, which TRL lacks, {taken['plain']}",
-                f"TRL {solve['versions']['trl']}: {taken['peer']}", '', '', '', '[solve](solve.md)'
+                f"TRL {solve['versions']['trl']}: {taken['peer']}", '', '', '', '', '[solve](solve.md)'
             ]
         )
+    second = ' and '.join(dict.fromkeys(r['processor'] for r in shown if r['processor'] != usual))
     head = [
-        'work', 'this project', 'compared with', f'ratio, {own}', f'ratio, {OLD}', f'ratio, {own}, 2 threads', 'details'
+        'work', 'this project', 'compared with', f'ratio, {own}', f'ratio, {OLD}', f'ratio, {own}, 2 threads',
+        f'ratio, {brand(second)}', 'details'
     ]
     rounds = min(r['rounds'] for r in shown)
     return (
         f'Median of at least {rounds} rounds, in which both sides alternate; smallest and largest in parentheses. '
-        f'One thread, unless the row says otherwise.\nProcessor, unless the row names another: {usual}, with its own '
-        f'instruction set ({own}), and restricted to {OLD} (`ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2`).\n\n'
+        f'One thread, unless the row says otherwise.\nProcessor: {usual}, with its own instruction set ({own}), and '
+        f'restricted to {OLD} (`ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2`). {brand(second)}: {second}, '
+        'with its own instructions; seconds and memory are from there in a row that has this ratio alone.\n\n'
         f"{tabulate(lines, head, tablefmt='pipe', disable_numparse=True)}"
     )
-
-
-def elsewhere(entry: Dict[str, Any], usual: str) -> str:
-    """The processor of an entry, if it is not that of most."""
-    return '' if entry['processor'] == usual else f", {entry['processor']}"
 
 
 def percent(values: Iterable[float]) -> str:

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.beside_trl.protocol import LEARNING_RATE, equal_data
 from benchmarks.beside_trl.update import LLM, SIZES, Side
-from benchmarks.shared.hardware import instructions, machines
+from benchmarks.shared.hardware import brand, instructions, machines
 from benchmarks.shared.paths import ROOT
 from benchmarks.shared.records import PATH, add, paired
 from ding_common import read_config_file
@@ -189,7 +189,7 @@ def report(found: Dict[int, Dict[str, Any]]) -> str:
             spread(r, 'ours'),
             spread(r, 'peer'),
             ratio(r), f"{r['memory_ours'] / 2 ** 30:.1f} / {r['memory_peer'] / 2 ** 30:.1f}",
-            r['processor'].partition(',')[0]
+            brand(r['processor'])
         ] for tokens, r in found.items()
     ]
     heads = [

@@ -4,7 +4,7 @@ from typing import Any, Dict, List
 
 from tabulate import tabulate
 
-from benchmarks.shared.hardware import machines
+from benchmarks.shared.hardware import brand, machines
 
 
 def _spread(seconds: List[float]) -> str:
@@ -29,7 +29,8 @@ def report(results: List[Dict[str, Any]], found: Dict[str, Any], names: List[str
         rest = r['ours'] - r['seconds_core'] - r['seconds_looks']
         whole.append(
             [
-                r['work'][len('update_'):], r['instructions'], r['threads'], r['rounds'], f"{r['ours'] * 1e3:.0f}",
+                r['work'][len('update_'):],
+                brand(r['processor']), r['instructions'], r['threads'], r['rounds'], f"{r['ours'] * 1e3:.0f}",
                 f"{r['peer'] * 1e3:.0f}", f"{r['ratio']:.3f} ({r['ratio_low']:.3f} to {r['ratio_high']:.3f})",
                 f"{r['seconds_sampling'] * 1e3:.0f}", f"{r['seconds_updating'] * 1e3:.0f}",
                 f"{r['seconds_looks'] / r['ours']:.1%}", f"{rest * 1e3:.0f} ({100 * rest / r['ours']:.0f} %)",
@@ -37,8 +38,8 @@ def report(results: List[Dict[str, Any]], found: Dict[str, Any], names: List[str
             ]
         )
     head = [
-        'work', 'instructions', 'threads', 'rounds', 'ours, ms', 'TRL, ms', 'ratio (smallest to largest)', 'sampling',
-        'learning', 'instruments', 'overhead', 'memory, MiB'
+        'work', 'processor', 'instructions', 'threads', 'rounds', 'ours, ms', 'TRL, ms', 'ratio (smallest to largest)',
+        'sampling', 'learning', 'instruments', 'overhead', 'memory, MiB'
     ]
     grown = [[g['varied'], g['value'], *map(_spread, (g['sampling'], g['learning']))] for g in found['growth']]
     options = [[name, *map(_spread, parts)] for name, parts in found['options'].items()]

@@ -86,6 +86,11 @@ def machines(entries: List[Dict[str, Any]]) -> str:
     return '\n'.join(lines)
 
 
+def brand(name: str) -> str:
+    """AMD or Intel, of a processor's name, for columns of tables."""
+    return next((word for word in ('AMD', 'Intel') if word in name), name)
+
+
 def processor_with_rates() -> str:
     """The processor, and the rates of bare matrix products, for pages about speed."""
     return with_rates(measured_on())

@@ -1,4 +1,6 @@
-"""benchmarks/results/results.json: one entry a work, number of threads and instruction set, whoever measured it."""
+"""
+benchmarks/results/results.json: one entry a work, number of threads, instruction set and processor, whoever measured.
+"""
 import json
 import os
 import statistics
@@ -13,7 +15,8 @@ PATH = os.path.join(RECORDS, 'results.json')
 def add(entries: List[Dict[str, Any]], path: str = PATH) -> List[Dict[str, Any]]:
     """
     Overview:
-        Put entries, with what they were measured on, in place of those of the same work, threads and instruction set.
+        Put entries, with what they were measured on, in place of those of the same work, threads, instruction set and \
+        processor.
     Arguments:
         - entries (:obj:`List[Dict[str, Any]]`): Each with ``work``, ``ratio``, ``ours``, ``peer``, ``unit``, \
             ``threads`` and ``versions``.
@@ -36,8 +39,8 @@ def add(entries: List[Dict[str, Any]], path: str = PATH) -> List[Dict[str, Any]]
     return found
 
 
-def _key(entry: Dict[str, Any]) -> Tuple[str, int, str]:
-    return entry['work'], entry['threads'], entry['instructions']
+def _key(entry: Dict[str, Any]) -> Tuple[str, int, str, str]:
+    return entry['work'], entry['threads'], entry['instructions'], entry['processor']
 
 
 def paired(ours: List[float], peer: List[float]) -> Dict[str, Any]:
