@@ -24,7 +24,7 @@ HYBRID = dict(DISCRETE, action_shape=dict(action_type_shape=3, action_args_shape
 
 class OpenPolicy(GRPOPolicy):
     """The parts that derived policies use."""
-    model, actor, learning = (property(attrgetter(name)) for name in ('_model', '_actor', '_learning'))
+    model, learning = (property(attrgetter(name)) for name in ('_model', '_learning'))
     updater, terms = (property(attrgetter(f'_learning.{name}')) for name in ('updater', 'terms'))
     reference = property(attrgetter('_learning.reference.copy'))
     advantage = property(attrgetter('_advantage'))
@@ -34,7 +34,7 @@ class OpenPolicy(GRPOPolicy):
 
     def read(self, batch, **options):
         with torch.no_grad():
-            return self._actor.read(self._model, batch, **options)
+            return self.actor.read(self._model, batch, **options)
 
 
 class Seen(Observer):

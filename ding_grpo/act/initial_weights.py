@@ -29,7 +29,8 @@ def init_as_ppo(model: nn.Module) -> None:
     _orthogonal(model, 1.0)
     if not continuous:
         return
-    _orthogonal(nn.ModuleList([model.critic, model.actor]), 2 ** 0.5)
+    for part in (model.critic, model.actor):
+        _orthogonal(part, 2 ** 0.5)
     for name, parameter in model.named_parameters():
         if name.endswith('log_sigma_param'):
             parameter.fill_(LOG_SIGMA)

@@ -17,6 +17,7 @@ from ding_grpo.data.row_generators import RowKey
 from .actor import Actor, Forced, Reading
 from .critic import StepCritic
 from .distributions import Distribution, ToSpace, distribution
+from .initial_weights import init_as_ppo
 from .observations import MASK, as_tensors, batch_of, inputs_of, rows_of
 
 ROWS = 64  # of the trial that compares the model's modes: dropout must show
@@ -43,6 +44,8 @@ class StepActor(Actor):
     @classmethod
     def of(cls, model: nn.Module, cfg: Dict, seed: int) -> 'StepActor':
         """From the section ``policy`` of a config."""
+        if cfg.learn.ppo_param_init:
+            init_as_ppo(model)
         return cls(model, cfg.collect.temperature, seed, cfg.model.get('obs_shape'))
 
     def check_learning(self, cfg: Dict) -> None:

@@ -42,6 +42,7 @@ def check_for_tokens(cfg: Dict) -> None:
     """Check that the compiled section ``policy`` of a run with a language model sets nothing of single steps."""
     policy = Combination(cfg, DEFAULTS)
     policy.only_with(['learn.batch_steps'], False, 'models of single steps. Language models need None')
+    policy.only_with(['learn.ppo_param_init'], False, 'models of single steps. Language models keep their weights')
     if cfg.learn.reward_aggregation == 'normalize_then_sum':
         reason = "with policy.learn.reward_aggregation = 'normalize_then_sum'"
         policy.must_be('learn.advantage', 'outcome', reason)

@@ -15,7 +15,6 @@ PPO_KEYS = {
     'learn.value_weight': 'remove it; there is no value loss. With a critic it is policy.learn.critic.value_weight',
     'learn.value_norm': 'remove it; there are no values. With a critic it is policy.learn.critic.value_norm',
     'learn.adv_norm': 'remove it; policy.learn.adv_method normalises within a group',
-    'learn.ppo_param_init': 'remove it; the model keeps its own initialisation',
     'learn.grad_clip_type': 'remove it; policy.learn.grad_clip_value limits the norm of the gradient',
     'learn.ignore_done': 'remove it; policy.learn.extend_truncated=True extends episodes that a time limit cut',
     'learn.lr_scheduler.epoch_num': 'remove it; policy.learn.lr_scheduler takes a schedule of transformers',

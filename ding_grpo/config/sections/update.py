@@ -61,6 +61,9 @@ UPDATE = dict(
     ),
     # (float) Largest norm of the gradient. Lower it when the loss jumps.
     grad_clip_value=Key(1.0, POSITIVE),
+    # (bool) Initialize the model as DI-engine's PPO does: orthogonal weights; for continuous actions a small actor and
+    # standard deviations of 0.6, so that first actions are near 0. For models of single steps.
+    ppo_param_init=False,
     # (str) How log-probabilities are computed. 'linear_log_prob': from hidden states, with the least memory. For
     # models whose output layer it does not support, from logits: 'efficient_method', or the plain 'naive_method'
     # and 'less_efficient_method'.
