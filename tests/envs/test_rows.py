@@ -50,6 +50,21 @@ class Fails(gymnasium.Env):
         return np.full(4, self.np_random.random()), reward, self.steps == 5, False, dict(abnormal=abnormal)
 
 
+class Global(gymnasium.Env):
+    """Draws its starts from NumPy's global numbers."""
+    observation_space = gymnasium.spaces.Box(0, 1, (4, ), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        self.obs = np.random.random(4).astype(np.float32)
+        return self.obs, {}
+
+    def step(self, action):
+        return self.obs, float(action), True, False, {}
+
+
+if 'Global-v0' not in gymnasium.registry:
+    gymnasium.register('Global-v0', Global)
 if 'Fails-v0' not in gymnasium.registry:
     gymnasium.register('Fails-v0', Fails)
 
@@ -96,12 +111,27 @@ def test_together_as_step_by_step(kind, tmp_path, monkeypatch):
     assert_same_runs('together', 'by_steps', 2)
 
 
-def gymnasium_run(name, config, updates=2, manager='base', mode=None, resume=False, **env):
+def gymnasium_run(name, config, updates=2, manager='base', mode=None, resume=False, kind='grpo', **env):
     main, create = load(config, env=dict(SHORT, **env))
-    create.env_manager.type = manager
+    create.env_manager.type, create.policy.type = manager, kind
+    create.env.import_names = ['ding_grpo', __name__]
     if mode is not None:
         main.env.manager = dict(mode=mode)
     return train((main, create), updates, name=name, resume_training=resume)
+
+
+@pytest.mark.parametrize(
+    'config, env', [
+        ('cartpole_grpo', dict(env_kwargs={})),  # episodes of different lengths
+        ('cartpole_grpo', dict(env_id='Global-v0', env_kwargs={})),
+        ('pendulum_grpo', dict(rew_clip=True)),
+    ]
+)
+def test_gymnasium_together_as_step_by_step(config, env, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for kind in ('grpo', 'grpo_by_steps'):
+        gymnasium_run(kind, config, kind=kind, **env)
+    assert_same_runs('grpo', 'grpo_by_steps', 2)
 
 
 @pytest.mark.parametrize('mode', ['sync', 'async', f'{__name__}:whole_vector'])
