@@ -13,7 +13,7 @@ policy.learn.update(
     target_kl=None,
     batch_groups=2,
     batch_steps=64,
-    ppo_param_init=True,  # without it about half of the return after 200,000 steps
+    ppo_param_init=True,  # without it half of the return after 200,000 steps, or less
 )
 policy.collect.groups = 2
 policy.eval.evaluator.eval_freq = 25
