@@ -42,8 +42,8 @@ def rows_together(manager: BaseEnvManager) -> Optional[Rows]:
 
 def make_player(env: BaseEnvManager, policy: NamedTuple, *others: Any) -> GroupPlayer:
     """The player for environments and a policy, see ``GroupPlayer``."""
-    learns = group_policy(policy)
-    in_arrays = isinstance(learns.actor, StepActor) and collects_as_written(learns) and rows_together(env) is not None
+    steps = isinstance(group_policy(policy).actor, StepActor)
+    in_arrays = steps and collects_as_written(policy) and rows_together(env) is not None
     return (ArrayPlayer if in_arrays else GroupPlayer)(env, policy, *others)
 
 

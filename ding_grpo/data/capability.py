@@ -17,7 +17,8 @@ def is_grpo(kind: Any) -> bool:
     return kind in POLICY_REGISTRY and getattr(POLICY_REGISTRY.get(kind), 'learns_from_groups', False)
 
 
-def collects_as_written(policy: Any) -> bool:
-    """Whether collecting with a policy of grpo is what its actor does, because no subclass changes it."""
-    names = ('_forward_collect', '_process_transition', '_get_train_sample', '_reset_collect')
-    return all(getattr(type(policy), name).__module__ == 'ding_grpo.policy' for name in names)
+def collects_as_written(mode: Any) -> bool:
+    """Whether the collect mode of a policy does what its actor does: no subclass has changed it, and no caller, as a
+    replay does."""
+    own = (mode.forward, mode.process_transition, mode.get_train_sample, mode.reset)
+    return all(getattr(function, '__module__', None) == 'ding_grpo.policy' for function in own)

@@ -1,15 +1,22 @@
 """Groups of environments that step together: the numbers of single ones, whatever the manager."""
+from functools import partial
+
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from ding.entry import serial_pipeline_onpolicy
+from ding.envs import BaseEnvManager, create_env_manager
 from ding.utils import POLICY_REGISTRY
+from easydict import EasyDict
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from ding_common import ConfigError, TaskError
+from ding_grpo.collect.array_player import ArrayPlayer, make_player
+from ding_grpo.envs import GymnasiumEnv
 from ding_grpo.policy import GRPOPolicy
 from tests.act.matching import MODELS, config
+from tests.policies import step_policy
 from tests.runs import evaluations, metrics, state, train
 from tests.shipped import load
 
@@ -102,6 +109,16 @@ def run(kind, name, updates=2, **changes):
     serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=updates)
 
 
+def test_who_is_played_in_arrays():
+    cfg = EasyDict(BaseEnvManager.default_config(), type='base')
+    manager = create_env_manager(cfg, [partial(GymnasiumEnv, dict(env_id='CartPole-v1'))] * 2)
+    manager.launch()
+    mode = step_policy(dict(obs_shape=4, action_shape=2, action_space='discrete')).collect_mode
+    assert isinstance(make_player(manager, mode, 0, 2, 1, None), ArrayPlayer)
+    changed = mode._replace(forward=lambda *args, **kwargs: mode.forward(*args, **kwargs))  # as a replay does
+    assert not isinstance(make_player(manager, changed, 0, 2, 1, None), ArrayPlayer)
+
+
 @pytest.mark.parametrize('kind', MODELS)
 def test_together_as_step_by_step(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -121,7 +138,8 @@ def gymnasium_run(name, config, updates=2, manager='base', mode=None, resume=Fal
 
 
 @pytest.mark.parametrize(
-    'config, env', [
+    'config, env',
+    [
         ('cartpole_grpo', dict(env_kwargs={})),  # episodes of different lengths
         ('cartpole_grpo', dict(env_id='Global-v0', env_kwargs={})),
         ('pendulum_grpo', dict(rew_clip=True)),
