@@ -14,7 +14,7 @@ from torch.distributions import Categorical
 from benchmarks.classic.peer import Record, run
 from benchmarks.shared.starts import Starts
 
-ENVS, STEPS, UPDATES = 4, 128, 500_000 // (4 * 128)
+ENVS, STEPS, TOTAL = 4, 128, 500_000
 RATE, GAMMA, LAMBDA, CLIP, ENTROPY, VALUE, NORM = 2.5e-4, 0.99, 0.95, 0.2, 0.01, 0.5, 0.5
 EPOCHS, BATCH = 4, ENVS * STEPS // 4
 
@@ -93,9 +93,10 @@ def train(job: Dict[str, Any]) -> Record:
     def act(seen: np.ndarray) -> np.ndarray:
         return agent.actor(torch.from_numpy(seen)).argmax(-1).numpy()
 
+    updates = -(-max(TOTAL, job['budget']) // (ENVS * STEPS))  # over which the rate falls to 0
     record, update, goes_on = Record(job, Starts(job['env_id'], act)), 0, True
     while goes_on:
-        optimizer.param_groups[0]['lr'] = max(0.0, 1 - update / UPDATES) * RATE
+        optimizer.param_groups[0]['lr'] = (1 - update / updates) * RATE
         rollout, obs, done = collect(envs, agent, obs, done)
         record.collected()
         flat = {name: x.flatten(0, 1) for name, x in rollout.items()}

@@ -1,5 +1,5 @@
 """
-What the two peers of ``wall_clock.py`` share: a job in, the record of its evaluations out. Runs in an environment with
+Shared by the two peers of ``wall_clock.py``: a job in, the record of its evaluations out. Runs in an environment with
 Stable-Baselines3, which has nothing of this project or of DI-engine.
 """
 import json

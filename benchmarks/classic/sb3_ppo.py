@@ -60,6 +60,10 @@ class Watch(BaseCallback):
     def _on_step(self) -> bool:
         return self._goes_on
 
+    def _on_training_end(self) -> None:
+        if self._goes_on:
+            self._record.updated(self.num_timesteps)
+
     def _on_rollout_end(self) -> None:
         self._record.collected()
 

@@ -39,7 +39,8 @@ environment steps pass a multiple of the interval.
 - **GRPO, the critic, and DI-engine's PPO** have the settings that [the comparison](comparison.md) chose on other seeds,
   from equally many tries. PPO runs in a process without this plugin.
 - **Stable-Baselines3's PPO** ({sb3}) has the settings of
-  [RL Baselines3 Zoo](https://github.com/DLR-RM/rl-baselines3-zoo) for the environment.
+  [RL Baselines3 Zoo](https://github.com/DLR-RM/rl-baselines3-zoo) for the environment; what falls to 0 in them does so
+  over the budget, if that is longer.
 - **PPO in CleanRL's way** is one loop over gymnasium's `SyncVectorEnv`, written for this page after the description of
   [CleanRL's `ppo.py`](https://docs.cleanrl.dev/rl-algorithms/ppo/), with its default settings, which are tuned on no
   single task.
@@ -79,7 +80,11 @@ class Clocked(NamedTuple):
 
     @property
     def settings(self) -> str:
-        return runs.Work(*self[:4]).settings if self.side in OWN else f'{self.job}'
+        if self.side in OWN:
+            return runs.Work(*self[:4]).settings
+        program = os.path.join(ROOT, 'benchmarks', 'classic', f'{self.side}_ppo.py')
+        with open(program, encoding='utf-8') as f:
+            return f'{self.job} {f.read()}'
 
 
 def works(task: str, picked: Dict[str, int], seeds: List[int], peer_python: str) -> List[Clocked]:

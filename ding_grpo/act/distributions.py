@@ -55,7 +55,7 @@ class ToSpace(NamedTuple):
         return list(((action if action.dim() == 2 else action.unsqueeze(1)) + self.start).unbind(0))
 
     def values(self, action: Tensor) -> List[Any]:
-        """The same as numbers and arrays, which environments may change."""
+        """Actions as Python numbers and NumPy arrays, which environments may change."""
         if self.is_hybrid:
             start = int(self.start)
             return [dict(action_type=int(r[0]) + start, action_args=r[1:].copy()) for r in action.cpu().numpy()]

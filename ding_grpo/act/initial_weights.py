@@ -43,4 +43,5 @@ def _orthogonal(model: nn.Module, gain: float) -> None:
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
             nn.init.orthogonal_(layer.weight, gain)
-            nn.init.zeros_(layer.bias)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)

@@ -37,7 +37,7 @@ def rows_of(batch: Any) -> List[Any]:
 
 
 def split(batch: Any, counts: List[int]) -> List[Any]:
-    """The parts of a batch of so many rows each."""
+    """Split a batch into parts with ``counts`` rows."""
     if isinstance(batch, Tensor):
         return list(batch.split(counts))
     by_name = {name: split(part, counts) for name, part in batch.items()}

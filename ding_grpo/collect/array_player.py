@@ -7,7 +7,7 @@ from ding.envs import BaseEnvManager
 from torch import Tensor
 
 from ding_common.processes.ding_private import environments_of
-from ding_common.processes.memory import MemoryMeter
+from ding_common.processes.memory import MemoryMeter, memory_advice
 from ding_grpo.act.observations import rows_of, split
 from ding_grpo.act.step_actor import StepActor
 from ding_grpo.data.batch import map_tensors
@@ -42,7 +42,7 @@ def rows_together(manager: BaseEnvManager) -> Optional[Rows]:
 
 def make_player(env: BaseEnvManager, policy: NamedTuple, *others: Any) -> GroupPlayer:
     """The player for environments and a policy, see ``GroupPlayer``."""
-    steps = isinstance(group_policy(policy).actor, StepActor)
+    steps = type(group_policy(policy).actor) is StepActor
     in_arrays = steps and collects_as_written(policy) and rows_together(env) is not None
     return (ArrayPlayer if in_arrays else GroupPlayer)(env, policy, *others)
 
@@ -91,7 +91,7 @@ class ArrayPlayer(GroupPlayer):
             self._keys = None if running[0].greedy else keys
             self._numbers = [self._episodes[i] for i in self._running]
         ids = self._running
-        with memory.part('sampling'):
+        with memory.part('sampling'), memory_advice('sampling', f'Lower env.collector_env_num, now {len(ids)}.'):
             obs = self._actor.batch(self._rows_of_envs.observations(ids))
             action, logp = self._actor.act(obs, ids, self._keys)
             values = self._actor.to_values(action)
@@ -124,6 +124,8 @@ class ArrayPlayer(GroupPlayer):
 
     def _hand_out(self) -> None:
         """Give each closed episode its steps, in their order."""
+        if not self._steps:  # another process plays all groups
+            return
         numbers = torch.tensor([number for step in self._steps for number in step.episode])
         order, count = numbers.argsort(stable=True), numbers.bincount(minlength=self._begun)
         found = {

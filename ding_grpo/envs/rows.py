@@ -6,14 +6,14 @@ import gymnasium
 import numpy as np
 from ding.envs.common import affine_transform
 from gymnasium.spaces import Box
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AsyncVectorEnv, VectorEnv
 
 from ding_common import TaskError, environment_errors
 from ding_common.config.check import MOST_FLOAT32
 
 
 class Stepped(NamedTuple):
-    """What a step of B environments gave. ``ended``: last observation and info by environment, where an episode ended.
+    """Result of a step of B environments. ``ended``: last observation and info by environment, where an episode ended.
     The info is that of the environment, with ``truncated``, ``exact_reward`` and ``eval_episode_return`` of
     ``GymnasiumEnv``."""
     reward: np.ndarray  # (B, ) float32
@@ -54,14 +54,14 @@ class Singles(_Rows):
     """Single environments of gymnasium in this process, of which only those that are asked for step."""
 
     def __init__(self, envs: List[gymnasium.Env], act_scale: bool = False, rew_clip: bool = False) -> None:
-        super().__init__(envs[0].spec.id, envs[0].action_space, act_scale, rew_clip)
+        super().__init__(_name_of(envs[0]), envs[0].action_space, act_scale, rew_clip)
         self._envs = envs
         self._obs: Dict[int, Any] = {}
 
     def reset(self, seeds: Dict[int, int]) -> None:
         """Start an episode in these environments, each from its seed."""
         for i, seed in seeds.items():
-            np.random.seed(seed)  # for environments that draw from NumPy's global numbers
+            seed_as_di_engine(self._envs[i], seed)
             with environment_errors('reset'):
                 self._obs[i], _ = self._envs[i].reset(seed=seed)
             self._sums[i] = 0.0
@@ -86,11 +86,11 @@ class Singles(_Rows):
 
 class Vector(_Rows):
     """A vector environment of gymnasium, all of whose environments step at once. Those whose episode has ended begin
-    another one, which nobody reads, until they are reset."""
+    another one, whose steps are ignored, until they are reset."""
 
     def __init__(self, env: VectorEnv, act_scale: bool = False, rew_clip: bool = False) -> None:
         space = env.single_action_space
-        super().__init__(getattr(env.spec, 'id', type(env).__name__), space, act_scale, rew_clip)
+        super().__init__(_name_of(env), space, act_scale, rew_clip)
         self._env = env
         self._idle = np.zeros(space.shape, space.dtype) + getattr(space, 'start', 0)
         if isinstance(space, Box):
@@ -119,18 +119,37 @@ class Vector(_Rows):
         with environment_errors('step'):
             self._obs, rewards, terminated, truncated, infos = self._env.step(np.stack(of_all))
         rewards = rewards.astype(np.float64)
-        over, ended = terminated | truncated, {}
+        abnormal = np.asarray(infos.get('abnormal', False)) & infos.get('_abnormal', False)
+        over, ended = terminated | truncated | abnormal.astype(bool), {}
         for i in env_ids:
             self._sums[i] += float(rewards[i])
             if over[i]:
                 told = {name: _row(x, i) for name, x in infos.items() if _row(infos.get(f'_{name}'), i)}
-                ended[i] = copy.copy(_row(self._obs, i)), self._ending(i, told, terminated[i], truncated[i])
+                ended[i] = copy.deepcopy(_row(self._obs, i)), self._ending(i, told, terminated[i], truncated[i])
         if over.any():
             self._begin(np.flatnonzero(over).tolist(), [None] * len(over))
         return Stepped(self._checked(rewards[env_ids]), ended)
 
     def close(self) -> None:
-        self._env.close()
+        """End the environments. Processes are not waited for, one of which may have died."""
+        if not isinstance(self._env, AsyncVectorEnv):
+            self._env.close()
+            return
+        try:
+            self._env.close(terminate=True)
+        except (OSError, EOFError):
+            for process in self._env.processes:
+                process.terminate()
+
+
+def seed_as_di_engine(env: gymnasium.Env, seed: int) -> None:
+    """Seed what DI-engine's environments seed before a start, beside the environment's own generator."""
+    np.random.seed(seed)
+    env.action_space.seed(seed)
+
+
+def _name_of(env: Any) -> str:
+    return getattr(env.spec, 'id', type(env).__name__)
 
 
 def _row(value: Any, number: int) -> Any:

@@ -1,6 +1,6 @@
 import os
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import gymnasium
 import numpy as np
@@ -9,13 +9,16 @@ from ding.envs.env_manager.base_env_manager import EnvState
 from ding.torch_utils import to_ndarray
 from ding.utils import ENV_MANAGER_REGISTRY
 from easydict import EasyDict
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from ding_common import ConfigError, describe, import_name
 from ding_common.processes.env_manager import stand_alone
 
 from .gymnasium_env import GymnasiumEnv, made
-from .rows import Vector
+from .rows import Vector, seed_as_di_engine
+
+IGNORED = ('step_timeout', 'reset_timeout', 'max_retry', 'retry_type')  # keys of other managers
 
 
 @ENV_MANAGER_REGISTRY.register('vector')
@@ -39,9 +42,24 @@ class VectorManager(BaseEnvManager):
         if not isinstance(self._env_ref, GymnasiumEnv) or not self._env_ref.is_plain:
             raise ConfigError(
                 "create_config.env_manager.type = 'vector': needs the environment type 'gymnasium_env' without "
-                'wrappers of DI-engine (env.env_wrapper); those of gymnasium can stand in env.gymnasium_wrappers.'
+                'wrappers of DI-engine (env.env_wrapper). Put those of gymnasium in env.gymnasium_wrappers.'
             )
+        if not isinstance(self._action_space, (Box, Discrete, MultiDiscrete)):
+            raise ConfigError(
+                f"create_config.env_manager.type = 'vector': the actions of {self._env_ref.cfg.env_id} are "
+                f"{self._action_space}; must be Box, Discrete or MultiDiscrete. Use 'base' or 'subprocess'."
+            )
+        for key in IGNORED:
+            if self._cfg[key] != BaseEnvManager.config[key]:
+                raise ConfigError(
+                    f"env.manager.{key} = {self._cfg[key]!r}: not available with the manager 'vector'. Remove it, or "
+                    "use 'subprocess'."
+                )
+
         self._seeds: Dict[int, int] = {}
+
+    def enable_save_replay(self, replay_path: Any) -> None:
+        raise ConfigError("--replay-path: not available with the manager 'vector'. Use 'base'.")
 
     def _create_state(self) -> None:
         cfg = self._env_ref.cfg
@@ -104,7 +122,7 @@ def _vector(mode: str, number: int, cfg: EasyDict) -> VectorEnv:
             make = partial(_in_process, os.getpid(), cfg)
             return AsyncVectorEnv([make] * number, autoreset_mode=AutoresetMode.DISABLED)
         if mode == 'sync':
-            return SyncVectorEnv([partial(made, cfg)] * number, autoreset_mode=AutoresetMode.DISABLED)
+            return SyncVectorEnv([partial(_seeded, cfg)] * number, autoreset_mode=AutoresetMode.DISABLED)
         if cfg.get('gymnasium_wrappers'):
             raise ConfigError(f"{key}: env.gymnasium_wrappers are for 'async' and 'sync'")
         arguments = cfg.get('env_kwargs', {})
@@ -122,7 +140,23 @@ def _vector(mode: str, number: int, cfg: EasyDict) -> VectorEnv:
 def _in_process(parent: int, cfg: EasyDict) -> gymnasium.Env:
     if os.getpid() != parent:  # gymnasium also makes one in the parent, for its spaces
         stand_alone()
-    return made(cfg)
+    return _seeded(cfg)
+
+
+class _Seeds(gymnasium.Wrapper):
+    """Seeds as DI-engine's environments do."""
+
+    def reset(self, *, seed: Optional[int] = None, options: Optional[Dict] = None) -> Tuple:
+        if seed is not None:
+            seed_as_di_engine(self.env, seed)
+        return self.env.reset(seed=seed, options=options)
+
+
+def _seeded(cfg: EasyDict) -> gymnasium.Env:
+    env = _Seeds(made(cfg))
+    if isinstance(env.observation_space, Box):  # DI-engine has set the type to a class, which shared memory cannot read
+        env.observation_space.dtype = np.dtype(env.observation_space.dtype)
+    return env
 
 
 def _value(action: Any) -> Any:

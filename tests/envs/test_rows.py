@@ -1,4 +1,5 @@
 """Groups of environments that step together: the numbers of single ones, whatever the manager."""
+import os
 from functools import partial
 
 import gymnasium
@@ -12,6 +13,7 @@ from easydict import EasyDict
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from ding_common import ConfigError, TaskError
+from ding_common.processes.memory import MemoryMeter
 from ding_grpo.collect.array_player import ArrayPlayer, make_player
 from ding_grpo.envs import GymnasiumEnv
 from ding_grpo.policy import GRPOPolicy
@@ -51,6 +53,8 @@ class Fails(gymnasium.Env):
         self.steps += 1
         if self.steps == 3 and self.how == 'raise' and self.is_collected:
             raise ValueError('no such action')
+        if self.steps == 3 and self.how == 'exit' and self.is_collected:
+            os._exit(1)
         abnormal = self.steps == 3 and self.is_collected and Fails.left > 0
         Fails.left -= abnormal
         reward = np.nan if self.how == 'nan' and self.is_collected else float(action)
@@ -201,6 +205,14 @@ def test_a_vector_environment_that_cannot_be(mode, env, message, tmp_path, monke
         gymnasium_run('run', 'cartpole_grpo', manager='vector', mode=mode, **env)
 
 
+def test_a_time_limit_that_would_be_ignored(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main, create = load('cartpole_grpo', env=dict(SHORT, manager=dict(mode='sync', step_timeout=5)))
+    create.env_manager.type = 'vector'
+    with pytest.raises(ConfigError, match='env.manager.step_timeout = 5: not available with the manager'):
+        train((main, create), 1, name='run')
+
+
 def broken(how, kind='grpo'):
     main, create = load(
         'cartpole_grpo', env=dict(SHORT, env_id='Fails-v0', env_kwargs=dict(how=how, disable_env_checker=True))
@@ -224,11 +236,32 @@ def test_an_environment_that_fails(how, message, tmp_path, monkeypatch):
 
 def test_an_abnormal_end_restarts_its_group(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ('grpo', 'grpo_by_steps'):
+    for name in ('grpo', 'grpo_by_steps', 'vector'):
         Fails.left = 2
-        train(broken('abnormal', name), 1, name=name)
+        configs = broken('abnormal', name.replace('vector', 'grpo'))
+        if name == 'vector':
+            configs[1].env_manager.type, configs[0].env.manager = 'vector', dict(mode='sync')
+        train(configs, 1, name=name)
         assert Fails.left == 0
     assert_same_runs('grpo', 'grpo_by_steps', 1)
+    assert_same_runs('grpo', 'vector', 1)
+
+
+def test_a_process_without_groups():
+    cfg = EasyDict(BaseEnvManager.default_config(), type='base')
+    manager = create_env_manager(cfg, [partial(GymnasiumEnv, dict(env_id='CartPole-v1'))] * 2)
+    manager.launch()
+    mode = step_policy(dict(obs_shape=4, action_shape=2, action_space='discrete')).collect_mode
+    player = make_player(manager, mode, 0, 2, 1, None)
+    assert player.play([], 0, lambda number: None, {}, {}, MemoryMeter('cpu')) == []
+
+
+def test_a_dead_process_ends_the_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main, create = broken('exit')
+    create.env_manager.type = 'vector'
+    with pytest.raises(TaskError, match='an environment failed in step'):
+        train((main, create), 1, name='run')
 
 
 def test_too_many_abnormal_ends(tmp_path, monkeypatch):
