@@ -2,6 +2,7 @@
 from typing import Any, Dict
 
 import gymnasium
+import numpy
 import stable_baselines3
 import torch
 from stable_baselines3 import PPO
@@ -83,6 +84,7 @@ if __name__ == '__main__':
         train, {
             'stable-baselines3': stable_baselines3.__version__,
             'gymnasium': gymnasium.__version__,
+            'numpy': numpy.__version__,
             'torch': torch.__version__.split('+')[0]
         }
     )

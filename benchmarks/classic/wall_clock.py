@@ -50,7 +50,7 @@ budget counts as never, with smallest and largest in parentheses. **Of the faste
 those of the fastest of the three PPO sides. **An environment step**: microseconds of training, all runs together.
 **Collected**: environment steps per second of collecting alone.
 
-{machine}
+{missing}
 
 {tables}
 """
@@ -132,6 +132,10 @@ def spread(outcomes: List[Outcome], key: str, form: str) -> str:
     return f'{cell(statistics.median_low(values), form)} ({cell(values[0], form)} to {cell(values[-1], form)})'
 
 
+def measured(about: Dict[str, Any]) -> str:
+    return f"Measured on {with_rates(about)}; commit {about['commit']}; {about['versions']}."
+
+
 def page(record: Dict[str, Any]) -> str:
     """docs/results/wall_clock.md."""
     tables = []
@@ -141,14 +145,14 @@ def page(record: Dict[str, Any]) -> str:
         tables.append(
             f'## {t.title}\n\nBar {t.bar:g}, at most {t.budget:,} environment steps, evaluated every '
             f'{t.interval:,}.\n\n'
-            f"{table(task, entry['runs'])}\n\nSettings, where they differ from the shipped configs:\n\n{settings}"
+            f"{table(task, entry['runs'])}\n\n{measured(entry['conditions'])}\n\n"
+            f'Settings, where they differ from the shipped configs:\n\n{settings}'
         )
-    about = record['conditions']
     peer = next(iter(record['tasks'].values()))['runs']['sb3'][0]['packages']
     return TEXT.format(
         seeds=len(next(iter(record['tasks'].values()))['runs']['grpo']),
         sb3=', '.join(f'{name} {number}' for name, number in peer.items()),
-        machine=f"Measured on {with_rates(about)}; commit {about['commit']}; {about['versions']}.",
+        missing='\n'.join(f'Not run yet: {TASKS[task].title}.' for task in CLOCKED if task not in record['tasks']),
         tables='\n\n'.join(tables)
     )
 
@@ -174,6 +178,7 @@ def main(peer_python: str, tasks: str, seeds: str, only_page: bool) -> None:
             of_task = works(task, picked, [int(seed) for seed in seeds.split(',')], peer_python)
             found = run_all(of_task, 1, task, about)
             record['tasks'][task] = dict(
+                conditions=dict(measured_on(), versions=about['versions']),
                 keys={side: TASKS[task].tries[side][number]
                       for side, number in picked.items()},
                 runs={
@@ -184,7 +189,6 @@ def main(peer_python: str, tasks: str, seeds: str, only_page: bool) -> None:
                     }
                 }
             )
-        record['conditions'] = dict(measured_on(), versions=about['versions'])
         with open(RECORD, 'w') as f:
             json.dump(record, f, indent=1)
             f.write('\n')

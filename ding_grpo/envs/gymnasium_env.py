@@ -15,7 +15,7 @@ from ding_common import (
 )
 from ding_common.config.env_config import check_env_config, pop_number
 
-from .rows import Singles
+from .rows import Singles, no_reward, not_finite, told
 from .video import Video
 
 _WRAPPER = dict(type='', import_names=[], kwargs={})
@@ -35,15 +35,12 @@ class TellTruncation(gymnasium.Wrapper):
 
     def step(self, action: Any) -> Tuple:
         if isinstance(self.action_space, Box) and not np.isfinite(action).all():
-            raise TaskError(
-                f'{self.spec.id} got the action {action!r} from the policy, whose weights or outputs are NaN'
-            )
+            raise not_finite(self.spec.id, action)
         obs, reward, terminated, truncated, info = self.env.step(action)
         if not is_reward(float(reward)):
-            raise TaskError(f'{self.spec.id} gave the reward {reward!r}, must be a finite number (float32); scale it')
+            raise no_reward(self.spec.id, reward)
         self._sum += float(reward)
-        told = dict(truncated=bool(truncated and not terminated), exact_reward=self._sum)
-        return obs, reward, terminated, truncated, dict(info, **told)
+        return obs, reward, terminated, truncated, dict(info, **told(terminated, truncated, self._sum))
 
 
 @ENV_REGISTRY.register('gymnasium_env')

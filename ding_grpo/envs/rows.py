@@ -1,6 +1,7 @@
 """Environments that step together, for loops that read arrays: without DI-engine's layers, and with their numbers."""
 import copy
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import gymnasium
 import numpy as np
@@ -31,7 +32,7 @@ class _Rows:
 
     def _in_bounds(self, actions: List[Any]) -> List[Any]:
         if self._is_box and not np.isfinite(actions).all():
-            raise TaskError(f'{self._name} got the actions {actions} from the policy, whose weights or outputs are NaN')
+            raise not_finite(self._name, next(action for action in actions if not np.isfinite(action).all()))
         if self._bounds is None:
             return actions
         return [affine_transform(action, min_val=self._bounds[0], max_val=self._bounds[1]) for action in actions]
@@ -39,15 +40,13 @@ class _Rows:
     def _checked(self, rewards: np.ndarray) -> np.ndarray:
         wrong = ~(np.abs(rewards) <= MOST_FLOAT32)  # also NaN
         if wrong.any():
-            raise TaskError(
-                f'{self._name} gave the reward {rewards[wrong][0]!r}, must be a finite number (float32); scale it'
-            )
+            raise no_reward(self._name, rewards[wrong][0])
         return np.maximum(rewards, -10 if self._rew_clip else -np.inf).astype(np.float32)
 
     def _ending(self, env_id: int, info: Dict[str, Any], terminated: bool, truncated: bool) -> Dict[str, Any]:
         """The info of an episode's last step, with what ``TellTruncation`` and DI-engine add."""
-        told = dict(truncated=bool(truncated and not terminated), exact_reward=self._sums[env_id])
-        return dict(info, **told, eval_episode_return=np.array([self._sums[env_id]], np.float32))
+        total = self._sums[env_id]
+        return dict(info, **told(terminated, truncated, total), eval_episode_return=np.array([total], np.float32))
 
 
 class Singles(_Rows):
@@ -91,7 +90,7 @@ class Vector(_Rows):
     def __init__(self, env: VectorEnv, act_scale: bool = False, rew_clip: bool = False) -> None:
         space = env.single_action_space
         super().__init__(_name_of(env), space, act_scale, rew_clip)
-        self._env = env
+        self._env, self._is_broken = env, False
         self._idle = np.zeros(space.shape, space.dtype) + getattr(space, 'start', 0)
         if isinstance(space, Box):
             self._idle = np.clip(self._idle, space.low, space.high)
@@ -100,12 +99,20 @@ class Vector(_Rows):
         """See ``Singles.reset``."""
         self._begin([*seeds], [seeds.get(i) for i in range(self._env.num_envs)])
         self._sums.update(dict.fromkeys(seeds, 0.0))
+        np.random.seed([*seeds.values()][-1])  # this process, as ``Singles`` leaves it
 
     def _begin(self, env_ids: List[int], seeds: List[Optional[int]]) -> None:
         mask = np.zeros(self._env.num_envs, np.bool_)
         mask[env_ids] = True
-        with environment_errors('reset'):
+        with self._calling('reset'):
             self._obs, _ = self._env.reset(seed=seeds, options=dict(reset_mask=mask))
+
+    @contextmanager
+    def _calling(self, what: str) -> Iterator[None]:
+        self._is_broken = True  # unless the call returns
+        with environment_errors(what):
+            yield
+        self._is_broken = False
 
     def observations(self, env_ids: List[int]) -> List[Any]:
         """See ``Singles.observations``."""
@@ -116,7 +123,7 @@ class Vector(_Rows):
         of_all = [self._idle] * self._env.num_envs
         for i, action in zip(env_ids, self._in_bounds(actions)):
             of_all[i] = action
-        with environment_errors('step'):
+        with self._calling('step'):
             self._obs, rewards, terminated, truncated, infos = self._env.step(np.stack(of_all))
         rewards = rewards.astype(np.float64)
         abnormal = np.asarray(infos.get('abnormal', False)) & infos.get('_abnormal', False)
@@ -124,22 +131,34 @@ class Vector(_Rows):
         for i in env_ids:
             self._sums[i] += float(rewards[i])
             if over[i]:
-                told = {name: _row(x, i) for name, x in infos.items() if _row(infos.get(f'_{name}'), i)}
-                ended[i] = copy.deepcopy(_row(self._obs, i)), self._ending(i, told, terminated[i], truncated[i])
+                info = {name: _row(x, i) for name, x in infos.items() if _row(infos.get(f'_{name}'), i)}
+                ended[i] = copy.deepcopy(_row(self._obs, i)), self._ending(i, info, terminated[i], truncated[i])
         if over.any():
             self._begin(np.flatnonzero(over).tolist(), [None] * len(over))
         return Stepped(self._checked(rewards[env_ids]), ended)
 
     def close(self) -> None:
-        """End the environments. Processes are not waited for, one of which may have died."""
-        if not isinstance(self._env, AsyncVectorEnv):
-            self._env.close()
-            return
+        """End the environments. After a call that failed, their processes are ended and not asked, for their answers
+        would be waited for."""
+        ending = dict(terminate=self._is_broken) if isinstance(self._env, AsyncVectorEnv) else {}
         try:
-            self._env.close(terminate=True)
-        except (OSError, EOFError):
-            for process in self._env.processes:
+            self._env.close(**ending)
+        except (OSError, EOFError):  # a process has died
+            for process in getattr(self._env, 'processes', ()):
                 process.terminate()
+
+
+def not_finite(name: str, action: Any) -> TaskError:
+    return TaskError(f'{name} got the action {action!r} from the policy, whose weights or outputs are NaN')
+
+
+def no_reward(name: str, reward: Any) -> TaskError:
+    return TaskError(f'{name} gave the reward {reward!r}, must be a finite number (float32); scale it')
+
+
+def told(terminated: bool, truncated: bool, rewards: float) -> Dict[str, Any]:
+    """Added to the info of a step, given the sum of the episode's rewards so far."""
+    return dict(truncated=bool(truncated and not terminated), exact_reward=rewards)
 
 
 def seed_as_di_engine(env: gymnasium.Env, seed: int) -> None:

@@ -55,7 +55,6 @@ class VectorManager(BaseEnvManager):
                     f"env.manager.{key} = {self._cfg[key]!r}: not available with the manager 'vector'. Remove it, or "
                     "use 'subprocess'."
                 )
-
         self._seeds: Dict[int, int] = {}
 
     def enable_save_replay(self, replay_path: Any) -> None:

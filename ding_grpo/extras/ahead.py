@@ -50,9 +50,10 @@ class AheadGroups(PlayedGroups):
     """Samples the groups of one update ahead of it, in a process that has a copy of all this."""
 
     def __init__(self, cfg: Dict, env: BaseEnvManager, policy: NamedTuple, logger: Logger) -> None:
-        if isinstance(env, AsyncSubprocessEnvManager):
+        elsewhere = dict(subprocess=isinstance(env, AsyncSubprocessEnvManager), vector='rows' in vars(env))
+        for kind in (name for name, found in elsewhere.items() if found):
             raise ConfigError(
-                "create_config.env_manager.type = 'subprocess': must be 'base' with policy.collect.stale = 1, whose "
+                f"create_config.env_manager.type = {kind!r}: must be 'base' with policy.collect.stale = 1, whose "
                 'environments are in the process that samples.'
             )
         super().__init__(cfg, env, policy, logger)

@@ -60,6 +60,11 @@ class Fails(gymnasium.Env):
         reward = np.nan if self.how == 'nan' and self.is_collected else float(action)
         return np.full(4, self.np_random.random()), reward, self.steps == 5, False, dict(abnormal=abnormal)
 
+    def close(self):
+        if self.how == 'tell':
+            os.makedirs('closed', exist_ok=True)
+            open(f'closed/{os.getpid()}', 'w').close()
+
 
 class Global(gymnasium.Env):
     """Draws its starts from NumPy's global numbers."""
@@ -254,6 +259,14 @@ def test_a_process_without_groups():
     mode = step_policy(dict(obs_shape=4, action_shape=2, action_space='discrete')).collect_mode
     player = make_player(manager, mode, 0, 2, 1, None)
     assert player.play([], 0, lambda number: None, {}, {}, MemoryMeter('cpu')) == []
+
+
+def test_environments_in_processes_are_closed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main, create = broken('tell')
+    create.env_manager.type = 'vector'
+    train((main, create), 1, name='run')
+    assert len(os.listdir('closed')) >= main.env.collector_env_num
 
 
 def test_a_dead_process_ends_the_run(tmp_path, monkeypatch):

@@ -168,6 +168,7 @@ class TestProcess:
             'think_answer_grpo', serial_pipeline_onpolicy, 'subprocess', {},
             "env_manager.type = 'subprocess': must be 'base' with"
         ),
+        ('cartpole_grpo', serial_pipeline_onpolicy, 'vector', {}, "env_manager.type = 'vector': must be 'base' with"),
         (
             'think_answer_grpo_serial', serial_pipeline, 'base', {},
             'policy.collect.stale = 1: only available with ding -m serial_onpolicy'
