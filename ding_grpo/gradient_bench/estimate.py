@@ -82,8 +82,7 @@ class Bench(NamedTuple):
                     batches = batches.without_longest(world, self.extra_rows)
                 adv = torch.stack([advantages(name, world, learner, sampler, batches.row) for name in self.methods])
                 for loss in losses:
-                    config = LOSS_PRESETS[loss]
-                    config = config.drawing_from(generator) if config.draws else config
+                    config = LOSS_PRESETS[loss].drawing_from(generator)
                     gradients = loss_gradients(config, world, learner, sampler, batches.row, adv)
                     for method, gradient in zip(self.methods, gradients):
                         found = estimate(gradient, batches.probability, true, batches.exact)

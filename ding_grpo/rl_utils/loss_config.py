@@ -89,8 +89,8 @@ class LossConfig:
         return 'generator' in surrogate_arguments(self.objective)[1]
 
     def drawing_from(self, generator: torch.Generator) -> 'LossConfig':
-        """The same loss, whose surrogate draws tokens from a generator; for a surrogate that draws."""
-        return replace(self, surrogate_options=dict(self.surrogate_options, generator=generator))
+        """The same loss, whose surrogate draws tokens from a generator; unchanged if the surrogate draws nothing."""
+        return self if not self.draws else replace(self, surrogate_options=dict(self.surrogate_options, generator=generator))
 
 
 def with_options(config: LossConfig, options: Dict[str, Any]) -> LossConfig:
