@@ -90,7 +90,9 @@ class LossConfig:
 
     def drawing_from(self, generator: torch.Generator) -> 'LossConfig':
         """The same loss, whose surrogate draws tokens from a generator; unchanged if the surrogate draws nothing."""
-        return self if not self.draws else replace(self, surrogate_options=dict(self.surrogate_options, generator=generator))
+        if not self.draws:
+            return self
+        return replace(self, surrogate_options=dict(self.surrogate_options, generator=generator))
 
 
 def with_options(config: LossConfig, options: Dict[str, Any]) -> LossConfig:
