@@ -1,4 +1,4 @@
-"""A critic on the rollouts of grpo on HalfCheetah-v5 (needs the extra mujoco): two episodes of 1,000 steps an update."""
+"""A critic on the rollouts of grpo on HalfCheetah-v5 (extra mujoco): two episodes of 1,000 steps an update."""
 import torch.nn as nn
 from easydict import EasyDict
 from ding_common import shipped_config

@@ -153,8 +153,8 @@ Both sides use the model, prompts, rewards, group size, rows per update and clip
 deviation. An update is {rows} completions and {steps} optimizer steps. Greedy evaluation on all four questions runs
 every 10 updates, for at most {updates} updates. A question is solved when the completion is right, in the full format,
 and ended by the end-of-sequence token.
-Seconds are training time including evaluation, without set-up; runs of one thread, {jobs} at a time, in the order of the
-seeds, so that both sides meet the same conditions. {versions}. Measured on:
+Seconds are training time including evaluation, without set-up; runs of one thread, {jobs} at a time, in the order of
+the seeds, so that both sides meet the same conditions. {versions}. Measured on:
 
 {machines}
 
