@@ -94,7 +94,7 @@ def train(job: Dict[str, Any]) -> Record:
         return agent.actor(torch.from_numpy(seen)).argmax(-1).numpy()
 
     updates = -(-max(TOTAL, job['budget']) // (ENVS * STEPS))  # over which the rate falls to 0
-    record, update, goes_on = Record(job, Starts(job['env_id'], act)), 0, True
+    record, update, goes_on = Record(job, Starts(job, act)), 0, True
     while goes_on:
         optimizer.param_groups[0]['lr'] = (1 - update / updates) * RATE
         rollout, obs, done = collect(envs, agent, obs, done)

@@ -74,7 +74,7 @@ def train(job: Dict[str, Any]) -> Record:
     steps = settings.pop('steps')
     envs = make_vec_env(job['env_id'], settings.pop('envs'), seed=job['seed'])
     model = PPO('MlpPolicy', envs, seed=job['seed'], device='cpu', **settings)
-    record = Record(job, Starts(job['env_id'], lambda obs: model.predict(obs, deterministic=True)[0]))
+    record = Record(job, Starts(job, lambda obs: model.predict(obs, deterministic=True)[0]))
     model.learn(max(steps, job['budget'] + 1), callback=Watch(record))
     return record
 

@@ -14,7 +14,7 @@ import click
 
 from benchmarks.comparison.page import chosen, draw, page
 from benchmarks.comparison.runs import OUT, Work, all_tries, choose, outcome, run_all, warm_start, works_of
-from benchmarks.comparison.tasks import REPORTED_SEEDS, TASKS, TUNING_SEEDS
+from benchmarks.comparison.tasks import EVERY, REPORTED_SEEDS, TASKS, TUNING_SEEDS
 from benchmarks.shared.hardware import commit, machine
 from benchmarks.shared.runs import ROOT
 
@@ -54,7 +54,7 @@ def entry(task: str, found: Results) -> Dict[str, Any]:
         of_run = {name: result.pop(name) for name in ('machine', 'commit', 'versions')}
         if of_run not in about:
             about.append(of_run)
-        keys = TASKS[task].tries[work.side][work.attempt]
+        keys = EVERY[task].tries[work.side][work.attempt]
         runs.append(
             dict(
                 side=work.side,
@@ -66,9 +66,9 @@ def entry(task: str, found: Results) -> Dict[str, Any]:
             )
         )
     return dict(
-        bar=TASKS[task].bar,
-        budget=TASKS[task].budget,
-        interval=TASKS[task].interval,
+        bar=EVERY[task].bar,
+        budget=EVERY[task].budget,
+        interval=EVERY[task].interval,
         tuning_seeds=TUNING_SEEDS,
         conditions=about,
         runs=runs,

@@ -38,7 +38,7 @@ class Parts(NamedTuple):
     tb_logger: SummaryWriter
 
 
-def greedy_episodes(env: EasyDict, policy: NamedTuple) -> Evaluate:
+def greedy_episodes(env: EasyDict, policy: NamedTuple, episodes: int) -> Evaluate:
     """The mean return of DI-engine's eval mode of a policy from the starts of ``Starts``."""
 
     def act(obs: np.ndarray) -> List[Any]:
@@ -52,7 +52,7 @@ def greedy_episodes(env: EasyDict, policy: NamedTuple) -> Evaluate:
         policy.reset()
         return starts()
 
-    starts = Starts(env.env_id, act)
+    starts = Starts(env, act, episodes)
     return evaluate
 
 

@@ -42,7 +42,7 @@ def main(path: str) -> None:
     config = load(job)
     parts = build(job, config, plugin_envs)
     evaluate = greedy_decoding(parts) if parts.evaluator_envs is not None else \
-        greedy_episodes(config[0].env, parts.policy.eval_mode)
+        greedy_episodes(config[0].env, parts.policy.eval_mode, job['episodes'])
     write_result(job, train(job, parts, evaluate))
 
 

@@ -32,7 +32,7 @@ def main(path: str) -> None:
     main_config, create_config = load(job)
     create_config.env = EasyDict(type='ding_env_wrapper_generated')  # the shipped config names the plugin's
     parts = build(job, (main_config, create_config), wrapped_envs, DingEnvWrapper)
-    result = train(job, parts, greedy_episodes(main_config.env, parts.policy.eval_mode))
+    result = train(job, parts, greedy_episodes(main_config.env, parts.policy.eval_mode, job['episodes']))
     check_untouched()
     write_result(job, result)
 

@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Set, Tuple
 
 import click
 
-from benchmarks.comparison.tasks import TASKS, Task
+from benchmarks.comparison.tasks import EVERY, Task
 from benchmarks.shared.paths import ROOT, command
 from benchmarks.shared.runs import kept, load_config
 
@@ -37,14 +37,15 @@ class Work(NamedTuple):
     @property
     def job(self) -> Dict[str, Any]:
         """What the process of the run reads."""
-        task = TASKS[self.task]
+        task = EVERY[self.task]
         return dict(
-            config=os.path.join(ROOT, 'config', f'{self.task}_{self.side}_config.py'),
+            config=os.path.join(ROOT, 'config', f'{task.config or self.task}_{self.side}_config.py'),
             keys=task.tries[self.side][self.attempt],
             seed=self.seed,
             bar=task.bar,
             budget=task.budget,
             interval=task.interval,
+            episodes=task.episodes,
             folder=os.path.join(OUT, self.name),
             result=os.path.join(OUT, f'{self.name}.part'),
         )
@@ -52,7 +53,7 @@ class Work(NamedTuple):
     @property
     def program(self) -> str:
         """DI-engine's PPO runs without this project where it can."""
-        plain = self.side == 'ppo' and not TASKS[self.task].plugin
+        plain = self.side == 'ppo' and not EVERY[self.task].plugin
         return 'comparison.ppo' if plain else 'comparison.plugin'
 
     @property
@@ -63,8 +64,8 @@ class Work(NamedTuple):
     def settings(self) -> str:
         """All that determines the result: the job, the shipped config, and the weights that it starts from."""
         job = self.job
-        of_job = {key: job[key] for key in ('keys', 'seed', 'bar', 'budget', 'interval')}
-        return repr((of_job, load_config(f'{self.task}_{self.side}'), _weights(self.task)))
+        of_job = {key: job[key] for key in ('keys', 'seed', 'bar', 'budget', 'interval', 'episodes')}
+        return repr((of_job, load_config(f'{EVERY[self.task].config or self.task}_{self.side}'), _weights(self.task)))
 
 
 class Outcome(NamedTuple):
@@ -215,7 +216,7 @@ def _ending(stop: threading.Event) -> Iterator[None]:
 
 
 def _line(work: Work, result: Dict[str, Any]) -> str:
-    found = outcome(result, TASKS[work.task].bar)
+    found = outcome(result, EVERY[work.task].bar)
     steps = f'{found.steps:,} steps' if found.solved else f"never, {result['evaluations'][-1][0]:,} steps"
     return f"{work.name} {steps}, return {found.final:.2f}, {result['wall']:.0f} s"
 

@@ -4,6 +4,8 @@ equally many tries, and a key that helps one side is tried by the others if they
 """
 from typing import Any, Dict, List, NamedTuple
 
+from benchmarks.shared.starts import EPISODES
+
 Tries = List[Dict[str, Any]]  # keys by dotted path, below ``policy`` or from ``env`` on, in place of the config's
 
 SIDES = dict(grpo='GRPO', gae='critic', ppo='PPO')
@@ -16,7 +18,8 @@ class Task(NamedTuple):
     """
     Overview:
         An environment: title, the greedy return to reach, the environment steps of a run and between two evaluations, \
-        the tries of each side, a description, and whether environment and model are the plugin's own.
+        the tries of each side, a description, whether environment and model are the plugin's own, the beginning of \
+        the configs' names where it is not the task's, and the episodes of an evaluation.
     """
     title: str
     bar: float
@@ -25,6 +28,8 @@ class Task(NamedTuple):
     tries: Dict[str, Tries]
     about: str = ''
     plugin: bool = False
+    config: str = ''
+    episodes: int = EPISODES
 
 
 SHIPPED: Dict[str, Any] = {}
@@ -250,3 +255,26 @@ TASKS = dict(
     think_answer=THINK_ANSWER,
     spell_backward=SPELL_BACKWARD,
 )  # yapf: disable
+
+
+def as_shipped(title: str, bar: float, budget: int, interval: int, keys: Dict[str, Any] = {}, **further: Any) -> Task:
+    """A task of ``benchmarks.classic.evidence``: every side with its shipped config and these keys."""
+    return Task(title, bar, budget, interval, {side: [keys] for side in SIDES}, **further)
+
+
+HOPPER = {'env.env_id': 'Hopper-v5', 'model.obs_shape': 11, 'model.action_shape': 3}
+CLASSIC = dict(
+    mountaincar_continuous=as_shipped('MountainCarContinuous-v0', 90, 200_000, 20_000),
+    lunarlander_continuous=as_shipped('LunarLanderContinuous-v3', 200, 600_000, 20_000),
+    bipedalwalker=as_shipped('BipedalWalker-v3', 300, 500_000, 50_000, episodes=20),
+    minigrid_empty=as_shipped(
+        'MiniGrid-Empty-8x8-v0', 0.9, 100_000, 5_000, {'env.env_id': 'MiniGrid-Empty-8x8-v0'}, plugin=True,
+        config='minigrid', episodes=20
+    ),
+    minigrid_doorkey=as_shipped(
+        'MiniGrid-DoorKey-5x5-v0', 0.9, 300_000, 10_000, plugin=True, config='minigrid', episodes=50
+    ),
+    halfcheetah=as_shipped('HalfCheetah-v5', 1000, 300_000, 20_000, episodes=20),
+    hopper=as_shipped('Hopper-v5', 1000, 300_000, 20_000, HOPPER, config='halfcheetah', episodes=20),
+)  # yapf: disable
+EVERY = {**TASKS, **CLASSIC}

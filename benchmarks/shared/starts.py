@@ -1,5 +1,6 @@
 """Greedy evaluations that are the same for every side. Imports gymnasium alone."""
-from typing import Any, Callable, Sequence
+import importlib
+from typing import Any, Callable, Dict, Sequence
 
 import gymnasium
 import numpy as np
@@ -10,19 +11,32 @@ EPISODES = 100  # of an evaluation
 FIRST_START = 500_000_000
 
 
+def made(env: Dict[str, Any]) -> gymnasium.Env:
+    """The environment of a config: its ``env_id`` and ``gymnasium_wrappers``."""
+    found = gymnasium.make(env['env_id'])
+    for wrapper in env.get('gymnasium_wrappers', []):
+        wrapper = dict(type=wrapper) if isinstance(wrapper, str) else wrapper
+        module, name = wrapper['type'].split(':')
+        found = getattr(importlib.import_module(module), name)(found, **wrapper.get('kwargs', {}))
+    return found
+
+
 class Starts:
     """
     Overview:
-        The mean return over one episode from each of ``EPISODES`` fixed starts.
+        The mean return over one episode from each of some fixed starts.
     """
 
-    def __init__(self, env_id: str, act: Callable[[np.ndarray], Sequence[Any]]) -> None:
+    def __init__(
+            self, env: Dict[str, Any], act: Callable[[np.ndarray], Sequence[Any]], episodes: int = EPISODES
+    ) -> None:
         """
         Arguments:
-            - env_id (:obj:`str`): A gymnasium environment.
+            - env (:obj:`Dict[str, Any]`): See ``made``.
             - act (:obj:`Callable`): Gives the greedy actions for observations (B, *) in float32.
+            - episodes (:obj:`int`): How many starts.
         """
-        self.envs = [gymnasium.make(env_id) for _ in range(EPISODES)]
+        self.envs = [made(env) for _ in range(episodes)]
         self._act = act
 
     def __call__(self) -> float:
@@ -34,4 +48,4 @@ class Starts:
                 total += float(reward)
                 if terminated or truncated:
                     del obs[i]
-        return total / EPISODES
+        return total / len(self.envs)
