@@ -31,7 +31,7 @@ class TestWorld:
         assert world.greedy(logits + torch.tensor([[0., 0.], [0.1, 0.]])).tolist() == [1]
         assert world.greedy(logits + torch.tensor([[0., 0.], [0., 0.1]])).tolist() == [0]
 
-    @pytest.mark.parametrize('vocabulary, length, prompts', [(3, 3, 1), (2, 6, 2), (4, 2, 3), (6, 4, 1), (5, 1, 2)])
+    @pytest.mark.parametrize('vocabulary, length, prompts', [(3, 3, 1), (2, 6, 2), (4, 2, 3)])
     def test_gradient_is_that_of_finite_differences(self, vocabulary, length, prompts):
         world, logits = make(vocabulary, length, prompts)
         assert len(world.token) == prompts * (sum((vocabulary - 1) ** n for n in range(length + 1)))
@@ -68,9 +68,8 @@ class TestWorld:
 
     @pytest.mark.parametrize(
         'arguments, message', [
-            ((7, 3, 1, (0, 1)), 'vocabulary = 7'), ((1, 3, 1, (0, 1)), 'vocabulary = 1'),
-            ((3, 0, 1, (0, 1)), 'length = 0'), ((3, 7, 1, (0, 1)), 'length = 7'), ((3, 3, 0, (0, 1)), 'prompts = 0'),
-            ((3, 3, 1, (1, 1)), 'rewards = .*two must differ')
+            ((7, 3, 1, (0, 1)), 'vocabulary = 7'), ((3, 0, 1, (0, 1)), 'length = 0'),
+            ((3, 3, 0, (0, 1)), 'prompts = 0'), ((3, 3, 1, (1, 1)), 'rewards = .*two must differ')
         ]
     )
     def test_wrong_use(self, arguments, message):
