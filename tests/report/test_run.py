@@ -73,7 +73,7 @@ def test_curves_of_records_that_lack_names_or_are_not_finite():
     assert curves(records) == dict(train_iter=[0, 1, 2], a=[1.0, None, 0.3333333], b=[None, None, None])
 
 
-@pytest.mark.parametrize('number, kept', [(0, 0), (1, 1), (2000, 2000), (2001, 1001), (4000, 2000)])
+@pytest.mark.parametrize('number, kept', [(0, 0), (2000, 2000), (2001, 1001)])
 def test_long_curves_are_thinned_and_keep_their_end(number, kept):
     found = thinned([dict(train_iter=i) for i in range(number)])
     assert len(found) == kept
