@@ -48,29 +48,14 @@ EPISODE = {'return': 1., **TEXTS}
 EVALUATION = dict(train_iter=0, eval_episode_return=1., kinds=dict(k=dict(mean=.5)), completions=[EPISODE])
 FINDING = dict(update=1, cause='x', message='m')
 NO_GROUPS = [dict(reward='high'), dict(completion=7), dict(reward_parts=[1]), dict(group=[0]), dict(advantage='x')]
-NO_TOKENS = [
-    dict(rows=3),
-    dict(rows=[token_row('1')]),
-    dict(prompt=[1]),
-    dict(rows=[token_row(1., logp=['x'])]),
-    dict(rows=[token_row(1., text=[5])]),
-    dict(train_iter='x')
-]
-NO_EPISODES = [
-    dict(completions=[{}]),
-    dict(completions=[dict(EPISODE, prompt=1)]),
-    dict(completions=5),
-    dict(kinds=dict(k=1))
-]
+NO_TOKENS = [dict(rows=3), dict(prompt=[1]), dict(train_iter='x')]
+NO_TOKENS += [dict(rows=[row]) for row in (token_row('1'), token_row(1., logp=['x']), token_row(1., text=[5]))]
+NO_EPISODES = [dict(completions=x) for x in ([{}], [dict(EPISODE, prompt=1)], 5)] + [dict(kinds=dict(k=1))]
 
 
 def test_curves_of_records_that_lack_names_or_are_not_finite():
-    records = [
-        dict(train_iter=0, a=1.0),
-        dict(train_iter=1, b=float('nan'), s='x'),
-        dict(train_iter=2, a=1 / 3, flag=True)
-    ]
-    assert curves(records) == dict(train_iter=[0, 1, 2], a=[1.0, None, 0.3333333], b=[None, None, None])
+    records = dict(a=1.0), dict(b=float('nan'), s='x'), dict(a=1 / 3, flag=True)
+    assert curves(records) == dict(a=[1.0, None, 0.3333333], b=[None, None, None])
 
 
 @pytest.mark.parametrize('number, kept', [(0, 0), (2000, 2000), (2001, 1001)])

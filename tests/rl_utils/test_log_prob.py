@@ -27,7 +27,7 @@ class TestLogProb:
         assert torch.allclose(method(logit, torch.tensor([[0, 2]])), expected, atol=1e-6)
         assert torch.allclose(method(logit[0], torch.tensor([0, 2])), expected[0], atol=1e-6)  # without a batch
 
-    @pytest.mark.parametrize('temperature', [1., 1e-3])
+    @pytest.mark.parametrize('temperature', [1., 0.01])
     def test_large_logits_lose_no_digits_to_the_normaliser(self, method, temperature):
         """A log-sum-exp of 2,000 is rounded to 1.2e-4, and the sampler (``draw``) subtracts none."""
         torch.manual_seed(0)
