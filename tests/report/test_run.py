@@ -58,7 +58,7 @@ def test_curves_of_records_that_lack_names_or_are_not_finite():
     assert curves(records) == dict(a=[1.0, None, 0.3333333], b=[None, None, None])
 
 
-@pytest.mark.parametrize('number, kept', [(0, 0), (2000, 2000), (2001, 1001)])
+@pytest.mark.parametrize('number, kept', [(0, 0), (2000, 2000), (2001, 1001), (4000, 2000)])
 def test_long_curves_are_thinned_and_keep_their_end(number, kept):
     found = thinned([dict(train_iter=i) for i in range(number)])
     assert len(found) == kept
@@ -157,15 +157,15 @@ def shown(path):
     return run
 
 
-def test_numbers_that_json_lacks_are_none(tmp_path):
-    nan = float('nan')
-    write(tmp_path / FINDINGS, dict(FINDING, value=nan), dict(FINDING, update=nan))
+def test_numbers_that_json_lacks_are_none_and_texts_end_no_script(tmp_path):
+    nan, text = float('nan'), '</script><script>x'
+    write(tmp_path / FINDINGS, dict(FINDING, value=nan), dict(FINDING, update=nan, message=text))
     write(tmp_path / METRICS, dict(train_iter=0, seconds=nan, reward_mean=nan))
     write(tmp_path / COMPLETIONS, dict(TABLE, reward=nan, advantage=float('inf')))
     done = CliRunner().invoke(main, [str(tmp_path)])
     assert done.exit_code == 0
     run = shown(str(tmp_path / 'report.html'))
-    assert [found['cause'] for found in run['findings']] == ['x', 'x'] and run['metrics']['seconds'] == [None]
+    assert [found['message'] for found in run['findings']] == ['m', text] and run['metrics']['seconds'] == [None]
 
 
 @pytest.mark.skipif(shutil.which('node') is None, reason='needs node')
