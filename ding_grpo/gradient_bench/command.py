@@ -1,12 +1,12 @@
 """The command line of the gradient bench."""
-import math
 import os
 import time
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, List
 
 import click
 import torch
 
+from ding_grpo.compare.command import Values, make_folder
 from ding_grpo.compare.table import write_csv
 from ding_grpo.rl_utils import LOSS_PRESETS
 
@@ -14,33 +14,6 @@ from .estimate import Bench
 from .gradients import ADVANTAGES
 from .picture import draw
 from .table import NAME, distinct, select, tables
-
-
-class Values(click.ParamType):
-    """Comma-separated values of the type ``kind``, without repetition, for an option of a command: among ``allowed``,
-    all of which the word ``all`` stands for, or numbers of at least ``low``."""
-    name = 'values'
-
-    def __init__(self, kind: Callable, allowed: Sequence[str] = (), low: Optional[float] = None) -> None:
-        self._kind, self._allowed, self._low = kind, allowed, low
-
-    def convert(self, value: Any, param: click.Parameter, ctx: click.Context) -> List[Any]:
-        if not isinstance(value, str):
-            return value
-        if value == 'all' and self._allowed:
-            return list(self._allowed)
-        try:
-            values = [self._kind(part.strip()) for part in value.split(',')]
-        except ValueError:
-            self.fail(f'{value!r}: must be numbers, comma-separated', param, ctx)
-        wrong = [v for v in values if self._allowed and v not in self._allowed]
-        if wrong:
-            self.fail(f'{wrong[0]!r}: must be among {", ".join(self._allowed)}', param, ctx)
-        if self._low is not None and not all(self._low <= v < math.inf for v in values):
-            self.fail(f'{value!r}: must be finite numbers of at least {self._low}', param, ctx)
-        if len(set(values)) < len(values):
-            self.fail(f'{value!r}: contains a value twice', param, ctx)
-        return values
 
 
 @click.command()
@@ -79,25 +52,16 @@ class Values(click.ParamType):
     help='Rows that are sampled in addition; the longest of a group, as many, are dropped. Needs one prompt.'
 )
 @click.option('--out', default=f'runs/{NAME}', show_default=True, help='Output folder.')
-def main(
-        losses: List[str], advantages: List[str], group_sizes: List[int], staleness: List[float], seeds: List[int],
-        vocabulary: int, length: int, prompts: int, rewards: List[float], samples: int, calls: int, extra_rows: int,
-        out: str
-) -> None:
+def main(seeds: List[int], out: str, **options: Any) -> None:
     """Compare the gradient of every loss and advantage with the true gradient of the expected reward, in worlds that
     are small enough to enumerate. Writes gradient_bench.md, gradient_bench.csv and gradient_bench.png into --out."""
-    if len(rewards) < 2:
+    bench = Bench(**options)
+    if len(bench.rewards) < 2:
         raise click.BadParameter('at least two values are needed', param_hint='--rewards')
-    if extra_rows > 0 and prompts > 1:
-        raise click.BadParameter(f'{extra_rows}: needs --prompts 1', param_hint='--extra-rows')
-    try:
-        os.makedirs(out, exist_ok=True)
-    except OSError as error:
-        raise click.BadParameter(f'{out!r}: {error.strerror}', param_hint='--out') from error
+    if bench.extra_rows > 0 and bench.prompts > 1:
+        raise click.BadParameter(f'{bench.extra_rows}: needs --prompts 1', param_hint='--extra-rows')
+    make_folder(out)
     torch.set_num_threads(1)
-    bench = Bench(
-        losses, advantages, group_sizes, staleness, vocabulary, length, prompts, rewards, samples, calls, extra_rows
-    )
     begun, lines = time.perf_counter(), []
     for number, seed in enumerate(seeds, 1):
         lines += bench.run(seed)

@@ -49,7 +49,7 @@ def estimate(gradient: Tensor, probability: Tensor, true: Tensor, exact: bool) -
 class Bench(NamedTuple):
     """What is measured."""
     losses: Sequence[str] = tuple(LOSS_PRESETS)
-    methods: Sequence[str] = ADVANTAGES
+    advantages: Sequence[str] = ADVANTAGES
     group_sizes: Sequence[int] = (2, 4)
     staleness: Sequence[float] = (0., 0.1, 0.5)  # standard deviation of the sampler's logits around the learner's
     vocabulary: int = 3
@@ -80,10 +80,10 @@ class Bench(NamedTuple):
                 batches = Batches.make(world, sampler, size + self.extra_rows, most, generator)
                 if self.extra_rows > 0:
                     batches = batches.without_longest(world, self.extra_rows)
-                adv = torch.stack([advantages(name, world, learner, sampler, batches.row) for name in self.methods])
+                adv = torch.stack([advantages(name, world, learner, sampler, batches.row) for name in self.advantages])
                 for loss in losses:
                     config = LOSS_PRESETS[loss].drawing_from(generator)
                     gradients = loss_gradients(config, world, learner, sampler, batches.row, adv)
-                    for method, gradient in zip(self.methods, gradients):
+                    for method, gradient in zip(self.advantages, gradients):
                         found = estimate(gradient, batches.probability, true, batches.exact)
                         yield dict(loss=loss, advantage=method, **where, **found._asdict())

@@ -232,8 +232,7 @@ def _highest_and_sum(x: Tensor) -> Tensor:
 
 def _log_probs(tile: Tile, norm: Tensor, rows: slice, columns: slice) -> Tuple[Tensor, Any]:
     """Log-probabilities of a tile, and the derivative of its logits with respect to the product."""
-    x = tile.logits(rows, columns)
-    slope = tile.head.slope(x)
+    x, slope = tile.logits_and_slope(rows, columns)
     highest, log_total = norm[:, rows, None]
     # two differences: at low temperatures the sum is in the thousands and loses precision
     return x.sub_(highest).sub_(log_total).clamp_(min=-1000), slope

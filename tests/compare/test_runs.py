@@ -60,31 +60,22 @@ def test_table_picture_and_resuming():
 
 
 @pytest.mark.algotest
-def test_one_bar_for_all():
-    """The configs would end at a return of 20 and of 475."""
-    files = [cartpole('grpo', 'low', OFTEN), cartpole('grpo', 'high', 'main_config.env.stop_value = 475')]
-    result = call(*files, '--seeds', '0', '--env-step', '3000', '--jobs', '2', '--out', 'one', '--bar', '9')
+def test_a_list_of_values_makes_a_run_for_each_and_one_bar_ends_all():
+    file = cartpole('grpo', 'grpo_config', OFTEN)
+    keys = ['policy.learn.clip.ratio=0.2,0.3', 'env.stop_value=475']
+    result = call(file, *keys, '--seeds', '0', '--jobs', '2', '--out', 'out', '--env-step', '3000', '--bar', '9')
     assert result.exit_code == 0 and 'differ' not in result.output, result.output
-    for line in table('one'):
+    lines = table('out')
+    assert [line['algorithm'] for line in lines] == ['grpo ratio=0.2', 'grpo ratio=0.3']
+    for line in lines:
+        folder = f'out/{line["algorithm"]} seed 0'
+        main = runpy.run_path(f'{folder}/total_config.py')['exp_config']
+        assert main['policy']['learn']['clip']['ratio'] == float(line['algorithm'][-3:])
         assert line['bar'] == '9.0' and line['solved'] == '1'
-        records = evaluations(f'one/{line["algorithm"]} seed 0')
+        records = evaluations(folder)
         reached = [r['eval_episode_return'] >= 9 and r['train_iter'] > 0 for r in records]
         assert reached.index(True) == len(records) - 1  # and the run ends there
-
-
-@pytest.mark.algotest
-def test_a_list_of_values_makes_a_run_for_each():
-    file = cartpole('grpo', 'grpo_config', OFTEN)
-    keys = ['policy.learn.clip.ratio=0.2,0.3', 'env.stop_value=9']
-    result = call(file, *keys, '--seeds', '0', '--jobs', '2', '--out', 'out', '--env-step', '2000')
-    assert result.exit_code == 0, result.output
-    names = [line['algorithm'] for line in table('out')]
-    assert names == ['grpo ratio=0.2', 'grpo ratio=0.3'] and {line['bar'] for line in table('out')} == {'9'}
-    for name in names:
-        main = runpy.run_path(f'out/{name} seed 0/total_config.py')['exp_config']
-        assert main['policy']['learn']['clip']['ratio'] == float(name[-3:]) and main['env']['stop_value'] == 9
-    assert '`env.stop_value=9`' in open('out/comparison.md').read()
-    assert call(*keys).exit_code == 2
+    assert '`env.stop_value=475`' in open('out/comparison.md').read()
 
 
 @pytest.mark.algotest
@@ -98,8 +89,8 @@ def test_a_run_that_fails_is_named(tmp_path):
 
 @pytest.mark.parametrize(
     'change, options, message', [
-        ('', ('--seeds', '0,0'), "--seeds: '0,0': contains a seed twice"),
-        ('', ('--seeds', '0,x'), "--seeds: '0,x': must be integers"),
+        ('', ('--seeds', '0,0'), "'--seeds': '0,0': contains a value twice"),
+        ('', ('--seeds', '0,x'), "'--seeds': '0,x': must be integers"),
         ('', ('--bar', 'nan'), '--bar: nan: must be finite'),
         ('', ('--out', 'c.py'), "--out: 'c.py': File exists"),
         ('main_config.policy.other = 5', (), 'c.py: policy.other = 5: must be a dict'),
@@ -110,3 +101,7 @@ def test_wrong_use_ends_in_one_line(change, options, message):
     result = call(cartpole('grpo', 'c', change), *options)
     assert result.exit_code != 0 and message in result.output.splitlines()[-1], result.output
     assert not os.path.exists('runs')
+
+
+def test_keys_need_a_config():
+    assert call('env.stop_value=9').exit_code == 2

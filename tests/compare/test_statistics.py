@@ -41,7 +41,6 @@ def test_too_few_or_never_reached(values):
         ([1, 2, 3], [2, 2, 1], 5.5 / 9),
         # a seed that never reached the bar ties with another: 3 pairs won, 2 tied, 4 lost
         ([-5, NEVER, NEVER], [-7, -7, NEVER], 4 / 9),
-        ([4, 5, 6], [1, 2, 3], 1),
     ]
 )
 def test_probability_of_improvement_by_hand(first, other, won):
@@ -51,7 +50,7 @@ def test_probability_of_improvement_by_hand(first, other, won):
 def test_probability_of_improvement_of_a_peer():
     """Mann and Whitney's U, divided by the number of pairs, as rliable computes it."""
     first, other = [3, 1, 4, 1, 5, 9], [2, 6, 5, 3]
-    found, back = probability_of_improvement(first, other), probability_of_improvement(other, first)
-    assert found.value == pytest.approx(mannwhitneyu(first, other).statistic / 24) == pytest.approx(1 - back.value)
+    found = probability_of_improvement(first, other)
+    assert found.value == pytest.approx(mannwhitneyu(first, other).statistic / 24)
     assert 0 <= found.low < found.value < found.high <= 1
     assert probability_of_improvement([4, 5, 6], [1, 2, 3]) == (1, 1, 1)

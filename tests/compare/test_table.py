@@ -1,7 +1,6 @@
 import csv
 
 import pytest
-from matplotlib.image import imread
 
 from ding_common import ConfigError
 from ding_grpo.compare import picture, runs, table
@@ -61,18 +60,16 @@ def test_failed_runs_and_few_seeds(made):
 
 
 def test_files(made, tmp_path):
-    both = made(a=THREE, b=THREE)
-    text = table.write_table(table.table(both), str(tmp_path), ['a note'])
+    text = table.write_table(table.table(made(a=THREE, b=THREE)), str(tmp_path), ['a note'])
     assert (tmp_path / 'comparison.md').read_text() == text and '\n\na note\n\n' in text
     with open(tmp_path / 'comparison.csv') as f:
         assert [row['final return'] for row in csv.DictReader(f)] == ['11.00 (3.00 to 12.00)'] * 2
     tables = [part for part in text.split('\n\n') if part.startswith('|')]
     assert len(tables) == 2 and all(len(part.splitlines()) == 4 for part in tables)
-    picture.draw(both, str(tmp_path / 'with.png'))
     few = table.write_table(table.table(made(a=THREE[:2])), str(tmp_path), [])
     assert 'need at least 3 seeds' in few and 'IQM' not in few
-    picture.draw(made(a=[None] * 3, b=[None] * 3), str(tmp_path / 'without.png'))  # no run has finished
-    assert imread(tmp_path / 'with.png').shape == imread(tmp_path / 'without.png').shape
+    picture.draw(made(a=THREE, b=[None] * 3), str(tmp_path / 'picture.png'))  # no run of b has finished
+    assert (tmp_path / 'picture.png').exists()
 
 
 def test_mode_and_order():

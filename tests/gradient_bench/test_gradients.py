@@ -1,8 +1,6 @@
 """The bench finds unbiased gradients unbiased, biased ones biased, and planted sign errors."""
-import inspect
-import textwrap
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 
 import pytest
 import torch
@@ -67,12 +65,11 @@ class TestTogether:
 
 class TestBias:
 
-    @pytest.mark.parametrize('prompts, size', [(1, 2), (1, 3), (2, 2)])
+    @pytest.mark.parametrize('prompts, size', [(1, 3), (2, 2)])
     @pytest.mark.parametrize(
         'loss, method', [
-            (loss, method) for loss in ('luspo', 'dr_grpo', 'dppo_tv', 'dppo_kl')
-            for method in ('rloo', 'no_std', 'remax', 'rloo by step', 'no_std by step')
-            if not (loss == 'luspo' and method.endswith('by step'))
+            *(('dr_grpo', m) for m in ('rloo', 'no_std', 'remax', 'rloo by step', 'no_std by step')),
+            *(('luspo', m) for m in ('rloo', 'no_std')),
         ]
     )
     def test_none_on_policy(self, loss, method, prompts, size):
@@ -135,33 +132,6 @@ class TestBias:
         assert found.standard_error == pytest.approx(found.noise / 3 ** 0.5)
 
 
-def with_surrogate(name, change):
-    """The preset of a surrogate with ``change(surrogate)`` in its place."""
-    config = WITH_SURROGATE[name]
-    changed = change(SURROGATES[name])
-    changed.traits = SURROGATES[name].traits
-    return replace(config, surrogate=changed)
-
-
-def negated(surrogate):
-    parameters = inspect.signature(surrogate)
-
-    def wrong(*args, **kwargs):
-        return -surrogate(*args, **kwargs)
-
-    wrong.__signature__ = parameters
-    return wrong
-
-
-def with_text(function, old, new):
-    """The function with a part of its source replaced, without its decorator."""
-    source = textwrap.dedent(inspect.getsource(function))
-    assert source.count(old) == 1, f'{function.__name__}: {old!r} occurs {source.count(old)} times'
-    namespace = dict(vars(inspect.getmodule(function)), register_surrogate=lambda *args, **traits: lambda f: f)
-    exec(source.replace(old, new), namespace)
-    return namespace[function.__name__]
-
-
 class TestPlantedSigns:
 
     @staticmethod
@@ -169,19 +139,23 @@ class TestPlantedSigns:
         assert measure(right, method, **where).cosine > 0.5
         assert measure(wrong, method, change=change, **where).cosine < -0.5
 
-    @pytest.mark.parametrize('staleness', [0., 0.1])
     @pytest.mark.parametrize('name', SURROGATES)
-    def test_in_a_surrogate(self, name, staleness):
-        self.assert_reversed(WITH_SURROGATE[name], with_surrogate(name, negated), staleness=staleness)
+    def test_in_a_surrogate(self, name):
+        config, right = WITH_SURROGATE[name], SURROGATES[name]
 
-    @pytest.mark.parametrize('method', ADVANTAGES)
-    def test_in_an_advantage(self, method):
-        self.assert_reversed('dr_grpo', 'dr_grpo', method, change=lambda adv, reward: -adv)
+        @wraps(right)
+        def negated(*args, **kwargs):
+            return -right(*args, **kwargs)
 
-    @pytest.mark.parametrize('reduction', REDUCTIONS)
-    def test_with_every_reduction(self, reduction):
-        config = WITH_REDUCTION[reduction]
-        self.assert_reversed(config, config, change=lambda adv, reward: -adv)
+        self.assert_reversed(config, replace(config, surrogate=negated), staleness=0.1)
+
+    @pytest.mark.parametrize(
+        'loss, method', [*(('dr_grpo', m) for m in ADVANTAGES), *((r, 'rloo') for r in REDUCTIONS)]
+    )
+    def test_in_an_advantage(self, loss, method):
+        """Of every method, and with every reduction."""
+        loss = WITH_REDUCTION.get(loss, loss)
+        self.assert_reversed(loss, loss, method, change=lambda adv, reward: -adv)
 
     @pytest.mark.parametrize('loss', ['bnpo', 'gspo', 'sapo'])
     def test_in_the_ratio(self, loss):
@@ -191,43 +165,9 @@ class TestPlantedSigns:
         wrong = replace(config, surrogate=lambda ratio, *args: surrogate(1 / ratio, *args))
         self.assert_reversed(config, wrong)
 
-    @pytest.mark.parametrize('method', ['no_std', 'rloo', 'opo', 'remax', 'rloo by step', 'optimal_token_baseline'])
+    @pytest.mark.parametrize('method', ['no_std', 'opo', 'remax', 'rloo by step', 'optimal_token_baseline'])
     def test_in_a_baseline(self, method):
         """A baseline of the wrong sign need not add bias: it adds variance."""
         noise = partial(measure, 'dr_grpo', method, size=3, rewards=(1., 2.))
         plus = noise(change=lambda adv, reward: 2 * reward - adv)  # reward + baseline
         assert plus.noise > 1.2 * noise().noise
-
-    @pytest.mark.parametrize(
-        'name, old, new', [
-            ('clip', 'torch.min(', 'torch.max('),
-            ('sapo', 'ratio - 1', '1 - ratio'),
-            ('dppo_tv', 'adv > 0', 'adv < 0'),
-            ('dppo_kl', 'torch.where(adv > 0, new > old, new < old)', 'torch.where(adv < 0, new > old, new < old)'),
-            ('dppo_kl', 'divergence <=', 'divergence >='),
-            ('geo_mean', 'logp_new - logp_old', 'logp_old - logp_new'),
-            ('geo_mean', 'adv > 0', 'adv < 0'),
-            ('dro', 'logp_new - beta', 'logp_new + beta'),
-            ('kl_cov', 'ratio * adv - coefficient', 'ratio * adv + coefficient'),
-            ('vespo', 'slope * log_w.exp()', '-slope * log_w.exp()'),
-            ('vespo', 'logp_new - logp_old', 'logp_old - logp_new'),
-            ('cpgd', 'adv > 0', 'adv < 0'),
-        ]
-    )
-    def test_inside_a_surrogate(self, name, old, new):
-        """The numbers change. They need not get worse: see docs/results/gradients.md, "Sign errors"."""
-        where = dict(staleness=1., length=2 if name == 'kl_cov' else 3)
-        wrong = with_surrogate(name, lambda surrogate: with_text(surrogate, old, new))
-        before, after = (measure(config, 'rloo', **where) for config in (WITH_SURROGATE[name], wrong))
-        assert max(abs(getattr(after, key) / getattr(before, key) - 1) for key in ('scale', 'cosine', 'noise')) > 0.1
-
-    def test_reversed_clipping_in_eight_worlds(self):
-        """The number in docs/results/gradients.md."""
-        wrong = replace(
-            LOSS_PRESETS['dr_grpo'],
-            surrogate=lambda ratio, adv, logp, low, high: torch.max(ratio * adv,
-                                                                    ratio.clamp(low, high) * adv)
-        )
-        where = [dict(staleness=0.5, length=3, seed=seed) for seed in range(8)]
-        lower = [measure(wrong, 'rloo', **w).bias < measure('dr_grpo', 'rloo', **w).bias for w in where]
-        assert sum(lower) == 6

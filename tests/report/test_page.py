@@ -1,6 +1,5 @@
 """The page in a browser: it renders, its buttons work, and no text of a model is run."""
 import json
-import random
 
 import pytest
 
@@ -20,25 +19,26 @@ def write(path, records):
     path.write_text(''.join(json.dumps(record) + '\n' for record in records))
 
 
-def token_row(number, reward, text=('a', ' b')):
-    size = len(text)
-    numbers = dict(
-        logp_old=[-1.5] * size,
-        logp=[-1.0] * size,
-        entropy=[0.5 + t for t in range(size)],
-        logp_new=[-0.75] + [-2.0] * (size - 1),
-        advantage=[reward - 0.5] * size,
+def token_row(number, group):
+    reward = float(number < group)
+    return dict(
+        row=number,
+        reward=reward,
+        reward_parts=dict(right=reward, form=0.5),
+        truncated=number == 1,
+        failed=False,
+        action=[0] * 3,
+        text=[HOSTILE, 'a', ' b'],
+        own=[True, True, number != 2],
+        logp_old=[-1.5] * 3,
+        logp=[-1.0] * 3,
+        logp_new=[-0.75, -2.0, -2.0],
+        entropy=[0.5, 1.5, 2.5],
+        advantage=[reward - 0.5] * 3,
     )
-    own = [True] * (size - 1) + [number != 2]
-    parts, names = dict(right=reward, form=0.5), dict(action=[0] * size, text=list(text), own=own)
-    return dict(numbers, **names, row=number, reward=reward, reward_parts=parts, truncated=number == 1, failed=False)
 
 
-def tokens(update, group, prompt, rows):
-    return dict(train_iter=update, group=group, collect_iter=update, prompt=prompt, rows=rows)
-
-
-def write_run(folder, name, updates=(0, 10), groups=6, rows=10, text=('a', ' b')):
+def write_run(folder, name):
     """Files as a run writes them; in group g, row r has reward 1 if r < g."""
     log = folder / name / 'log'
     write(log / 'learner' / 'metrics.jsonl', [
@@ -55,33 +55,22 @@ def write_run(folder, name, updates=(0, 10), groups=6, rows=10, text=('a', ' b')
         for u in (0, 10)
     ])  # yapf: disable
     write(log / 'learner' / 'tokens.jsonl', [
-        tokens(u, g, f'{HOSTILE} {g}', [token_row(r, float(r < g), (HOSTILE, *text)) for r in range(rows)])
-        for u in updates for g in range(groups)
+        dict(train_iter=u, group=g, collect_iter=u, prompt=f'{HOSTILE} {g}', rows=[token_row(r, g) for r in range(10)])
+        for u in (0, 10) for g in range(6)
     ])  # yapf: disable
     write(folder / name / 'findings.jsonl', [dict(update=3, cause=HOSTILE, message=HOSTILE)])
     return read_run(str(folder / name))
 
 
 @pytest.fixture(scope='module')
-def browser(tmp_path_factory):
-    with Browser(tmp_path_factory.mktemp('browser')) as found:
-        yield found
-
-
-@pytest.fixture(scope='module')
-def page(browser, tmp_path_factory):
-    """The browser with a page about two runs."""
+def page(tmp_path_factory):
+    """A browser with a page about two runs."""
     folder = tmp_path_factory.mktemp('runs')
-    path = folder / 'report.html'
-    write_page(str(path), [write_run(folder, 'first <b>'), write_run(folder, 'second')])
-    browser.errors.clear()
-    browser.requests.clear()
-    browser.open(path)
-    browser.wait(SHOWN)
-    return browser
-
-
-SHOWN = 'document.querySelector("#c-groups .group") !== null'
+    write_page(str(folder / 'report.html'), [write_run(folder, name) for name in ('first <b>', 'second')])
+    with Browser(tmp_path_factory.mktemp('browser')) as found:
+        found.open(folder / 'report.html')
+        found.wait('document.querySelector("#c-groups .group") !== null')
+        yield found
 
 
 def texts(page, selector):
@@ -131,8 +120,7 @@ def test_time_and_memory_by_part(page):
     rows = page.value(
         '[...document.querySelector("#time-parts table").rows].map(row => [...row.cells].map(cell => cell.textContent))'
     )
-    assert rows == [
-        ['part', 'time', 'share', 'memory, largest', 'memory, last update'],
+    assert rows[1:] == [
         ['sampling', '5.0 s', '25 %', '100 MiB', '81 MiB'],
         ['scoring', '5.0 s', '25 %', '–', '–'],
         ['updating', '5.0 s', '25 %', '319 MiB', '319 MiB'],
@@ -180,9 +168,6 @@ def test_tokens_have_the_colour_of_their_number(page):
 
     # group 1: its first row has reward 1; log-probabilities change by +0.25, then by -1, twice
     assert colours('change') == ['rgba(0, 114, 178, 0.19)', *['rgba(213, 94, 0, 0.75)'] * 2]
-    # entropies 0.5, 1.5, 2.5 of a largest 2.5
-    assert colours('entropy') == [f'rgba(126, 87, 194, {a})' for a in ('0.15', '0.45', '0.75')]
-    assert colours('advantage') == ['rgba(0, 114, 178, 0.75)'] * 3
     assert colours('none') == [''] * 3
     page.choose('c-colour', 'advantage')
     page.wait('document.querySelector("#c-groups span.reply") !== null')  # of the environment
@@ -228,53 +213,7 @@ def test_curves_of_both_runs_on_each_axis(page):
     assert page.value('get("config").hidden')  # without a config
 
 
-@pytest.mark.parametrize('width', [360, 1300])
-def test_the_page_is_not_wider_than_the_window(page, width):
-    page.call('Emulation.setDeviceMetricsOverride', width=width, height=800, deviceScaleFactor=1, mobile=False)
-    page.wait(f'innerWidth === {width}')
-    page.wait(f'document.documentElement.scrollWidth <= {width}', seconds=10)
-
-
-def test_a_long_prompt_shows_its_end(browser, tmp_path):
-    write_run(tmp_path, 'run', updates=[0], groups=1)
-    record = tokens(0, 0, 'example\n' * 30 + 'question', [token_row(0, 1.0)])
-    write(tmp_path / 'run' / 'log' / 'learner' / 'tokens.jsonl', [record])
-    write_page(str(tmp_path / 'report.html'), [read_run(str(tmp_path / 'run'))])
-    browser.open(tmp_path / 'report.html')
-    browser.wait(SHOWN)
-    place = """(() => { const box = document.querySelector("#c-groups .prompt"), range = document.createRange();
-        const text = box.firstChild; range.setStart(text, text.length - 8); range.setEnd(text, text.length);
-        const a = range.getBoundingClientRect(), b = box.getBoundingClientRect();
-        return [range.toString(), a.top >= b.top && a.bottom <= b.bottom, box.scrollHeight > box.clientHeight]; })()"""
-    assert browser.value(place) == ['question', True, True]
-
-
-@pytest.mark.algotest
-def test_50_mb_of_completions_stay_quick(browser, tmp_path):
-    """Compared with the same page without them, on the same machine: other work on it slows both."""
-    random.seed(0)
-    write_page(str(tmp_path / 'small.html'), [write_run(tmp_path, 'small', groups=1, rows=1)])
-    write_run(tmp_path, 'large')
-    path, size = tmp_path / 'large' / 'log' / 'learner' / 'tokens.jsonl', 400
-
-    def row(number):
-        text = [f' {random.getrandbits(20):x}' for _ in range(size)]
-        lists = {key: [-random.random() for _ in range(size)] for key in ('logp_old', 'logp', 'logp_new', 'entropy')}
-        return dict(token_row(number, random.random()), text=text, **lists, own=[True] * size, advantage=[1.] * size)
-
-    places = [(u, g) for u in range(0, 100, 10) for g in range(16)]
-    write(path, [tokens(u, g, '', [row(r) for r in range(8)]) for u, g in places])
-    assert path.stat().st_size > 50e6
-    write_page(str(tmp_path / 'large.html'), [read_run(str(tmp_path / 'large'))])
-    seconds = {}
-    for name in ('small', 'large', 'small', 'large'):
-        seconds[name] = browser.open(tmp_path / f'{name}.html')
-        browser.wait(SHOWN)
-    turned = browser.value(
-        '(async () => { const start = performance.now(); get("c-before").click();'
-        ' while (!get("c-number").textContent.startsWith("80 ")'
-        ' || get("c-groups").dataset.update !== "80") await new Promise(done => setTimeout(done, 5));'
-        ' return performance.now() - start; })()'
-    )
-    assert seconds['large'] < seconds['small'] + 2
-    assert turned < 1000
+def test_the_page_is_not_wider_than_a_phone(page):
+    page.call('Emulation.setDeviceMetricsOverride', width=360, height=800, deviceScaleFactor=1, mobile=False)
+    page.wait('innerWidth === 360')
+    page.wait('document.documentElement.scrollWidth <= 360', seconds=10)

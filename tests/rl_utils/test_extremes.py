@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from ding_grpo.rl_utils import (
     ADVANTAGE_METHODS, DIVERGENCES, KL_TYPES, LOSS_PRESETS, LinearOutput, PPOLoss, calculate_kl_div, efficient_method,
-    entropy, exact_kl, group_advantage, grpo_data, grpo_error, grpo_policy_data, grpo_policy_error, kl_estimate,
-    less_efficient_method, linear_divergence, linear_log_prob, naive_method, ppo_data, ppo_error, rloo_policy_data,
-    rloo_policy_error, straight_through_kl
+    entropy, exact_kl, group_advantage, grpo_policy_data, grpo_policy_error, kl_estimate, less_efficient_method,
+    linear_divergence, linear_log_prob, naive_method, ppo_data, ppo_error, straight_through_kl
 )
 
 pytestmark = pytest.mark.unittest
@@ -71,11 +70,6 @@ class TestExtremes:
         exact = naive_method(logit.detach().double(), batch.action)
         assert logp.dtype is torch.promote_types(batch.dtype, torch.float32)
         assert (logp <= 1e-6).all() and torch.allclose(logp.double(), exact, rtol=1e-5, atol=1e-6 + 1e-6 * batch.scale)
-
-    @many
-    @given(batch=batches())
-    def test_entropy(self, batch):
-        logit = batch.logit()
         value = entropy(logit)
         assert_finite(value, logit)
         assert (value >= -1e-6).all() and (value <= torch.tensor(batch.size[2]).log() + 1e-5).all()
@@ -181,16 +175,6 @@ class TestExtremes:
         outputs = PPOLoss()(old, new.requires_grad_(), adv, value_old, value.requires_grad_(), target, mask, mask)
         assert_finite(outputs[0], new, value)
 
-    @many
-    @given(batch=batches(), completions=st.integers(2, 3))
-    def test_rloo(self, batch, completions):
-        size = (batch.size[0] * completions, *batch.size[1:])
-        batch = Batch(size, batch.scale, batch.dtype, 0, batch.excluded)
-        new, old = batch.logit(), batch.logit()
-        reward = batch.number(completions, size[0] // completions)
-        loss, info = rloo_policy_error(rloo_policy_data(new, old, batch.action, reward, batch.weight))
-        assert_finite(loss, new, old)
-
     @pytest.mark.parametrize('method', ADVANTAGE_METHODS)
     @many
     @given(
@@ -206,13 +190,3 @@ class TestExtremes:
         length = torch.randint(0, 5, (len(reward), ), generator=generator)
         adv = group_advantage(torch.tensor(reward, dtype=dtype), group, method, eps, length)
         assert torch.isfinite(adv).all() and adv.shape == (len(reward), )
-
-
-def test_a_clipped_ratio_out_of_range_has_the_gradient_zero():
-    """exp overflowed to infinity, and 0 * infinity made the whole gradient NaN."""
-    new = torch.tensor([[1e4, 0.]], requires_grad=True)
-    data = grpo_data(new, torch.tensor([[-1e4, 0.]]), None, torch.tensor([1.]), None)
-    loss, info = grpo_error(data, beta=0)
-    loss.backward()
-    assert loss.item() == pytest.approx(-1.1)  # (1.2 + 1) / 2
-    assert new.grad.tolist() == [[0, -0.5]] and info.ratio_max > 1e9

@@ -14,9 +14,9 @@ pytestmark = pytest.mark.unittest
 @pytest.mark.usefixtures('tile', 'on_device')
 class TestLinearLogProb:
 
-    @pytest.mark.parametrize('chunk_size', [1, 2, None])
+    @pytest.mark.parametrize('chunk_size', [2, None])
     @pytest.mark.parametrize('given', ['nothing', 'bias of all', 'kept', 'penalty'])
-    @pytest.mark.parametrize('options', OPTIONS, ids=str)
+    @pytest.mark.parametrize('options', OPTIONS[::4], ids=str)
     def test_states_that_predict_several_tokens(self, options, given, chunk_size):
         hidden, weight, bias, index = inputs()
         states = hidden.flatten(0, 1)[:4].detach().requires_grad_()
@@ -67,34 +67,29 @@ class TestLinearLogProb:
         found = linear_log_prob(hidden, weight, index, bias=bias, return_entropy=True)
         assert_same(found, plain(hidden, weight, bias, index), (hidden, weight))
 
-    @pytest.mark.parametrize('with_kept', [False, True])
-    def test_rounded_factors(self, with_kept):
+    def test_rounded_factors(self):
         """Products of bfloat16 are exact in float64, so that only their own rounding could make a difference."""
         hidden, weight, bias, index = inputs()
-        with torch.no_grad():
-            for x in (hidden, weight):
-                x.copy_(x.bfloat16())
-        kept = torch.stack([(index + 1) % V, index], dim=-1) if with_kept else None
-        given = dict(bias=bias, kept=kept, return_entropy=True)
-        found = linear_log_prob(hidden, weight, index, rounded=True, **given)
-        for a, b in zip(found, plain(hidden, weight, bias, index, kept=kept)):
-            assert torch.allclose(a, b, atol=1e-12)
-        hidden, weight, bias, index = inputs(seed=1)
-        given.update(bias=bias, kept=None if kept is None else torch.stack([(index + 1) % V, index], dim=-1))
-        found, exact = (linear_log_prob(hidden, weight, index, rounded=r, **given) for r in (True, False))
-        grads = [torch.autograd.grad(sum(x.sum() for x in out), (hidden, weight, bias)) for out in (found, exact)]
-        for a, b in zip((*found, *grads[0]), (*exact, *grads[1])):
-            assert 0 < (a - b).norm() < 0.02 * b.norm()  # bfloat16 has 8 bits
-
-    def test_gradients_of_rounded_factors(self):
-        hidden, weight, bias, index = inputs()
-        logp = linear_log_prob(hidden, weight, index, bias=bias, rounded=True)
+        logp, h = linear_log_prob(hidden, weight, index, bias=bias, rounded=True, return_entropy=True)
         found = torch.autograd.grad(logp.sum(), (hidden, weight, bias))
-        h, w = (x.detach().bfloat16().double() for x in (hidden, weight))
-        z = (h @ w.T + bias).detach().requires_grad_()
-        g, = torch.autograd.grad(naive_method(z, index).sum(), z)
+        x, w = (x.detach().bfloat16().double() for x in (hidden, weight))
+        z = (x @ w.T + bias).detach().requires_grad_()
+        expected = naive_method(z, index)
+        g, = torch.autograd.grad(expected.sum(), z)
         half = g.bfloat16().double()
-        for a, b in zip(found, (half @ w, half.flatten(0, 1).T @ h.flatten(0, 1), g.sum((0, 1)))):
+        of_leaves = half @ w, half.flatten(0, 1).T @ x.flatten(0, 1), g.sum((0, 1))
+        for a, b in zip((logp, h, *found), (expected, entropy(z), *of_leaves)):
+            assert torch.allclose(a, b, atol=1e-12)
+
+    def test_rounded_factors_of_kept_tokens(self):
+        hidden, weight, bias, index = inputs()
+        kept = torch.stack([(index + 1) % V, index], dim=-1)
+        factors = [x.detach().bfloat16().double().requires_grad_() for x in (hidden, weight)]
+        found = [linear_log_prob(hidden, weight, index, bias=bias, kept=kept, rounded=True)]
+        exact = [linear_log_prob(*factors, index, bias=bias, kept=kept)]
+        found += torch.autograd.grad(found[0].sum(), (hidden, weight))
+        exact += torch.autograd.grad(exact[0].sum(), factors)
+        for a, b in zip(found, exact):
             assert torch.allclose(a, b, atol=1e-12)
 
     @pytest.mark.parametrize('rounded', [True, False])
@@ -145,14 +140,14 @@ def test_entropy_of_large_logits(shift, rounding):
 
 @pytest.mark.parametrize('kept', [False, True])
 @pytest.mark.parametrize('entropy_weight', [0., 1.])
-@pytest.mark.parametrize('temperature', [1., 2 ** -3, 2 ** -7, 2 ** -10])
+@pytest.mark.parametrize('temperature', [1., 2 ** -3, 2 ** -7])
 def test_low_temperatures_agree_with_the_sampler(temperature, entropy_weight, kept):
     """The normaliser of logits of 2,000 was rounded to 1.2e-4; the sampler subtracts none."""
     torch.manual_seed(0)
     # multiples of 1 / 16 up to 1: float32 has their products, sums and quotients exactly
-    hidden, weight = (torch.randint(-16, 17, shape) / 16 for shape in ((1, 64, 256), (2500, 256)))
-    index, sampled = draw(hidden[0] @ weight.T / temperature, torch.rand(64, dtype=torch.double))
-    ids = dict(kept=torch.arange(len(weight)).expand(1, 64, -1)) if kept else {}
+    hidden, weight = (torch.randint(-16, 17, shape) / 16 for shape in ((1, 16, 256), (2500, 256)))
+    index, sampled = draw(hidden[0] @ weight.T / temperature, torch.rand(16, dtype=torch.double))
+    ids = dict(kept=torch.arange(len(weight)).expand(1, 16, -1)) if kept else {}
     leaves, wide = ([x.to(dtype).requires_grad_() for x in (hidden, weight)] for dtype in (torch.float, torch.double))
     found = linear_log_prob(*leaves, index[None], temperature=temperature, return_entropy=True, **ids)
     exact = plain(*wide, torch.zeros(()), index[None], temperature)[:2]
@@ -178,19 +173,19 @@ def test_autocast_changes_nothing(size):
 
 
 def test_logits_of_all_tokens_never_exist():
-    hidden, weight = torch.randn(4, 512, 8, requires_grad=True), torch.randn(8192, 8, requires_grad=True)
-    index = torch.randint(0, 8192, (4, 512))
+    hidden, weight = torch.randn(4, 512, 8, requires_grad=True), torch.randn(4096, 8, requires_grad=True)
+    index = torch.randint(0, 4096, (4, 512))
 
     def learn():
         logp, h = linear_log_prob(hidden, weight, index, return_entropy=True)
         torch.autograd.grad(logp.sum() + h.sum(), (hidden, weight))
 
-    assert 2048 * 1024 * 4 <= max(allocations(learn)) < 2 * 2048 * 1024 * 4  # a tile; all logits are 8 of them
+    assert 2048 * 1024 * 4 <= max(allocations(learn)) < 2 * 2048 * 1024 * 4  # a tile; all logits are 4 of them
 
 
 @pytest.mark.usefixtures('tile')
 @pytest.mark.parametrize('with_entropy', [False, True])
-@pytest.mark.parametrize('options', OPTIONS, ids=str)
+@pytest.mark.parametrize('options', OPTIONS[::4], ids=str)
 @pytest.mark.parametrize('kept', [None, torch.tensor([3, 0, 5, -1])], ids=['all', 'kept'])
 def test_sums_of_squares_change_no_other_bit(options, kept, with_entropy):
     hidden, weight, bias, _ = inputs()

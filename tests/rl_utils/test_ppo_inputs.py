@@ -41,9 +41,10 @@ class TestDiscrete:
         data = of_ding('ppo_policy_data')(self.new, self.old, self.action, self.adv.float(), self.weight.float())
         return numbers(ding_ppo.ppo_policy_error(data, **options))
 
-    @pytest.mark.parametrize('options', [dict(), dict(dual_clip=1.), dict(dual_clip=1.5)], ids=str)
     @pytest.mark.parametrize('log_prob_fn', [None, efficient_method])
-    @pytest.mark.parametrize('lead', [(24, ), (4, 6), (2, 3, 4), (1, 2, 3, 4)])
+    @pytest.mark.parametrize(
+        'lead, options', [((24, ), dict()), ((4, 6), dict(dual_clip=1.)), ((1, 2, 3, 4), dict(dual_clip=1.5))], ids=str
+    )
     def test_leading_dimensions_and_integer_advantages(self, lead, log_prob_fn, options):
         data = (self.new, self.old, self.action, self.adv, self.weight)
         data = tuple(x.view(*lead, *x.shape[1:]) for x in data)
@@ -68,12 +69,13 @@ class TestDiscrete:
         data = of_ding('ppo_policy_data')(*flat, action.transpose(1, 2).reshape(8, 3), adv.flatten(), None)
         assert found == pytest.approx(numbers(ding_ppo.ppo_policy_error(data)), abs=1e-6)
 
-    @pytest.mark.parametrize('pretrained', [(), (None, )])
-    def test_plain_tuples(self, pretrained):
+    def test_plain_tuples(self):
+        """With and without the last field, the pretrained policy."""
         value = torch.randn(24)
         data = (self.new, self.old, self.action, value, value + 1, self.adv, value * 2, self.weight)
         expected = numbers(ding_ppo.ppo_error(of_ding('ppo_data')(*data)))
-        assert numbers(ppo_error((*data, *pretrained), mask_metrics=False)) == pytest.approx(expected)
+        for given in (data, (*data, None)):
+            assert numbers(ppo_error(given, mask_metrics=False)) == pytest.approx(expected)
         assert ppo_value_error((value, value + 1, value * 2, self.weight)).item() == pytest.approx(expected[1])
 
     def test_values_of_another_shape_than_the_advantages(self):

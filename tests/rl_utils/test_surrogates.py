@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from ding_grpo.rl_utils import (
-    ADVANTAGE_METHODS, BATCH_SURROGATES, LOSS_PRESETS, ROW_SURROGATES, SURROGATES, Limits, LossConfig, clip_surrogate,
-    grpo_data, grpo_error, ppo_policy_data, ppo_policy_error, register_surrogate, surrogate_traits
+    SURROGATES, Limits, LossConfig, grpo_data, grpo_error, ppo_policy_data, ppo_policy_error, register_surrogate,
+    surrogate_traits
 )
 from tests.rl_utils.peers import assert_recorded, double, recorded, tensors
 
@@ -60,24 +60,20 @@ class TestAgainstPeers:
 
 class TestByHand:
 
-    def test_dppo_tv(self):
-        # probabilities 0.5 -> 0.6 and 0.5 -> 0.4: moved by 0.1 each. A > 0: 1.2 A log 0.6. A < 0: 0.8 A log 0.4.
-        new, old = [[math.log(0.6)], [math.log(0.4)]], [[math.log(0.5)], [math.log(0.5)]]
-        inside = -(1.2 * 1 * math.log(0.6) + 0.8 * -2 * math.log(0.4)) / 2
-        assert error(new, old, [1., -2.], surrogate='dppo_tv', clip_ratio=0.11) == pytest.approx(inside)
-        # with a range of 0.09 both have moved too far in the direction of A; against it nothing is too far
-        assert error(new, old, [1., -2.], surrogate='dppo_tv', clip_ratio=0.09) == 0
-        outside = -(1.2 * -1 * math.log(0.6) + 0.8 * 2 * math.log(0.4)) / 2
-        assert error(new, old, [-1., 2.], surrogate='dppo_tv', clip_ratio=0.09) == pytest.approx(outside)
-        capped = error(new, old, [1., 0.], surrogate='dppo_tv', clip_ratio=1., surrogate_options=dict(ratio_cap=1.1))
-        assert capped == pytest.approx(-1.1 * math.log(0.6) / 2)
-
-    @pytest.mark.parametrize('adv, clip_ratio, expected', [(1., 0.0205, 1.2), (1., 0.0203, 0), (-1., 0.0203, -1.2)])
-    def test_dppo_kl(self, adv, clip_ratio, expected):
-        # KL of (0.5, 0.5) and (0.6, 0.4): 0.5 log(0.5 / 0.6) + 0.5 log(0.5 / 0.4) = 0.020411
-        found = error([[math.log(0.6)]], [[math.log(0.5)]], [adv], surrogate='dppo_kl', clip_ratio=clip_ratio)
-        assert found == pytest.approx(-expected * math.log(0.6))
-        assert error([[0.]], [[0.]], [1.], surrogate='dppo_kl') == 0  # a probability of 1: no other token
+    @pytest.mark.parametrize('name, inside, outside', [('dppo_tv', 0.11, 0.09), ('dppo_kl', 0.0205, 0.0203)])
+    def test_dppo_has_a_range_on_each_side(self, name, inside, outside):
+        # probabilities 0.5 -> 0.6 and 0.5 -> 0.4: moved by 0.1, KL 0.5 log(0.5 / 0.6) + 0.5 log(0.5 / 0.4) = 0.020411
+        new, old = [[math.log(0.6)], [math.log(0.4)]], [[math.log(0.5)]] * 2
+        rises, falls = 1.2 * math.log(0.6), -2 * 0.8 * math.log(0.4)
+        both = rises + falls
+        for low, high, expected in ((outside, inside, rises), (inside, outside, falls), (inside, inside, both)):
+            options = dict(surrogate=name, clip_ratio=low, clip_ratio_high=high)
+            assert error(new, old, [1., -2.], **options) == pytest.approx(-expected / 2)
+            # in the direction against A nothing has moved too far
+            assert error(new, old, [-1., 2.], **options) == pytest.approx(both / 2)
+        capped = error(new[:1], old[:1], [1.], surrogate=name, clip_ratio=1., surrogate_options=dict(ratio_cap=1.1))
+        assert capped == pytest.approx(-1.1 * math.log(0.6))
+        assert error([[0.]], [[0.]], [1.], surrogate=name) == 0  # a probability of 1: no other token
 
     @pytest.mark.parametrize('reduction', ['sequence', 'token', 'sum', 'constant'])
     def test_geo_mean_is_a_mean_over_rows_whatever_the_reduction(self, reduction):
@@ -86,10 +82,6 @@ class TestByHand:
         options = dict(clip_ratio=0.2, reduction=reduction, max_length=9)
         found = error(new, old, [1., -2.], weight, surrogate='geo_mean', **options)
         assert found == pytest.approx((-math.exp(-0.35) + 2 * math.exp(-0.2)) / 2)
-
-    def test_dro(self):
-        found = error([[-1.]], [[-1.5]], [2.], surrogate='dro', surrogate_options=dict(beta=0.4))
-        assert found == pytest.approx(-(2 * -1 - 0.2 * 0.25))
 
     def test_cpgd(self):
         # a clipping range of 0.2 bounds log pi by log pi_old + log 1.2 for A > 0 and log 0.8 for A < 0
@@ -121,12 +113,6 @@ class TestByHand:
         assert dual.item() == pytest.approx(delta.item(), abs=1e-12) and dual < plain
         assert torch.allclose(*(torch.autograd.grad(loss, new)[0] for loss in (dual, delta)), atol=1e-12)
 
-    def test_dual_clip_below_the_range(self):
-        # r = 1.15 with c = 1.1: for A = -1 the objective is -1.1, for A = 1 it stays 1.15
-        adv, logp = torch.tensor([[-1.], [1.]]), torch.zeros(2, 1)
-        objective = clip_surrogate(torch.full((2, 1), 1.15), adv, logp, 0.8, 1.2, dual_clip=1.1)
-        assert objective.flatten().tolist() == pytest.approx([-1.1, 1.15])
-
 
 class TestCovariance:
     """Row 1 has A = 1, row 2 A = -1; mean log pi is -1. Covariances: 0.9, -0.1, -0.8 and -0.4, 0.6, -0.2."""
@@ -140,7 +126,7 @@ class TestCovariance:
         ratio = torch.full((2, 3), math.exp(0.1)).double()
         return SURROGATES[name](ratio, adv, self.new, 0.8, ratio_high, weight=weight, **options)
 
-    @pytest.mark.parametrize('share, chosen', [(0.0002, [(0, 0)]), (0.34, [(0, 0), (1, 1)]), (1., [(0, 0), (1, 1)])])
+    @pytest.mark.parametrize('share, chosen', [(0.0002, [(0, 0)]), (1., [(0, 0), (1, 1)])])
     def test_kl_cov_takes_the_largest(self, share, chosen):
         expected = self.plain.clone()
         for place in chosen:
@@ -161,7 +147,6 @@ class TestCovariance:
         [
             (dict(low=0.5), [[0, 0], [1, 1]]),
             (dict(low=0.5, high=0.8), [[1, 1]]),
-            (dict(low=0.95), []),
             (dict(low=0.5, ratio_high=1.05), [[1, 1]]),  # where A = 1, r = e^0.1 is clipped: no candidate
         ]
     )
@@ -179,59 +164,18 @@ class TestCovariance:
         assert drawn(3) == drawn(3)
 
 
-@pytest.mark.parametrize('name', sorted(SURROGATES))
-def test_fully_masked_row_is_zero_not_nan(name):
-    torch.manual_seed(0)
-    new, old = (-torch.rand(4, 5).double() * 2 for _ in range(2))
-    adv, weight = double([1., -2., 3., 0.5]), torch.ones(4, 5)
-    weight[1, 3:], weight[2] = 0, 0
-    new.requires_grad_()
+def test_a_surrogate_of_a_user_has_the_properties_that_it_registers(monkeypatch):
+    monkeypatch.setitem(SURROGATES, 'power', None)  # and none after this test
 
-    def loss(rows):
-        options = dict(low=0., generator=torch.Generator().manual_seed(0)) if name == 'clip_cov' else {}
-        data = grpo_data(new[rows], old[rows], old[rows] - 0.1, adv[rows], weight[rows])
-        return grpo_error(data, surrogate=name, surrogate_options=options)[0]
+    @register_surrogate('power', token_ratio=True, of_batch=True, limits=dict(exponent=Limits(1, high=3)))
+    def power(ratio, adv, logp_new, low, high, *, exponent=2.0):
+        return ratio ** exponent * adv
 
-    whole, rest = loss([0, 1, 2, 3]), loss([0, 1, 3])
-    assert whole.item() == pytest.approx(rest.item() * 3 / 4, abs=1e-12) and rest != 0
-    grad, = torch.autograd.grad(whole, new)
-    assert torch.equal(grad[2], torch.zeros(5).double()) and grad.isfinite().all()
-
-
-class TestOfAUser:
-
-    @pytest.mark.parametrize('options, power', [(dict(), 2), (dict(exponent=3), 3)], ids=str)
-    def test_a_function(self, options, power):
-
-        def objective(ratio, adv, logp_new, low, high, *, weight, logp_old, exponent=2.0):
-            assert weight.shape == logp_old.shape == ratio.shape
-            return ratio ** exponent * adv
-
-        found = error([[-1.]], [[-2.]], [1.], surrogate=objective, surrogate_options=options)
-        assert found == pytest.approx(-math.exp(power))
-
-    def test_a_registered_one_has_its_properties(self, monkeypatch):
-        monkeypatch.setitem(SURROGATES, 'power', None)  # and none after this test
-
-        @register_surrogate('power', token_ratio=True, of_batch=True, limits=dict(exponent=Limits(1, high=3)))
-        def power(ratio, adv, logp_new, low, high, *, exponent=2.0):
-            return ratio ** exponent * adv
-
-        assert LossConfig(surrogate='power').objective is power and LossConfig(surrogate=power).traits.of_batch
-        assert not surrogate_traits(lambda ratio, adv, logp_new, low, high: ratio * adv).of_batch
-        for wrong, message in (
-            (dict(ratio='sequence'), "ratio = 'sequence': must be 'token' for surrogate 'power'"),
-            (dict(surrogate_options=dict(exponent=4)), r"surrogate_options\['exponent'\] = 4: must be at most 3"),
-        ):
-            with pytest.raises(ValueError, match=message):
-                LossConfig(surrogate='power', **wrong)
-
-
-def test_the_registry():
-    assert {preset.surrogate for preset in LOSS_PRESETS.values()} == set(SURROGATES)
-    assert {preset.adv_method for preset in LOSS_PRESETS.values()} <= set(ADVANTAGE_METHODS)
-    assert [[name for name, f in SURROGATES.items() if f in group]
-            for group in (BATCH_SURROGATES, ROW_SURROGATES)] == [['clip_cov', 'kl_cov'], ['geo_mean']]
-    assert {case['name']
-            for case in VERL['losses']} == {'dppo_tv', 'dppo_kl', 'geo_mean', 'gpg', 'dro', 'clip_cov', 'kl_cov'
-                                            } and len(VERL['losses']) == 33
+    assert LossConfig(surrogate='power').objective is power and LossConfig(surrogate=power).traits.of_batch
+    assert not surrogate_traits(lambda ratio, adv, logp_new, low, high: ratio * adv).of_batch
+    for wrong, message in (
+        (dict(ratio='sequence'), "ratio = 'sequence': must be 'token' for surrogate 'power'"),
+        (dict(surrogate_options=dict(exponent=4)), r"surrogate_options\['exponent'\] = 4: must be at most 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            LossConfig(surrogate='power', **wrong)

@@ -52,8 +52,7 @@ def changed_by(index, bias=False, penalty=False, kept=False):
 
 
 @pytest.mark.usefixtures('tile', 'on_device')
-@pytest.mark.parametrize('options', OPTIONS, ids=str)
-@pytest.mark.parametrize('chunk_size', [1, 4, None])
+@pytest.mark.parametrize('options, chunk_size', [*zip(OPTIONS, (1, 4, None, 4, None))], ids=str)
 @pytest.mark.parametrize(
     'case, with_ids',
     [(case, ids) for case in CASES for ids in (False, True) if not (ids and (CASES[case] or {}).get('kept'))]

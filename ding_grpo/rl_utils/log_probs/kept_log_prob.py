@@ -7,7 +7,7 @@ from torch.autograd.function import once_differentiable
 
 from ding_grpo.rl_utils.check import wide_type
 
-from .tiles import Head, Slope, finite, slices, with_rules, without_autocast
+from .tiles import Head, Slope, Tile, finite, slices, with_rules, without_autocast
 from .token_rules import CountedRules
 
 
@@ -25,8 +25,9 @@ class KeptLogProb(torch.autograd.Function):
         ctx.head, ctx.rules, ctx.tokens = head, rules, tokens
         logp, entropy, squares = (hidden.new_empty(len(hidden), dtype=wide_type(hidden)) for _ in range(3))
         ctx.mark_non_differentiable(squares)
+        tile = Tile(hidden, weight, bias, head, rules)
         for rows in slices(len(hidden), tokens):
-            x, _, taken = _kept_logits(hidden, weight, bias, index, kept, head, rules, rows)
+            x, _, taken = _kept_logits(tile, index, kept, rows, False)
             all_logp = _log_softmax(x)
             logp[rows] = all_logp.gather(-1, taken).squeeze(-1)
             share = all_logp.exp()
@@ -43,9 +44,10 @@ class KeptLogProb(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
         grad_weight = torch.zeros(weight.shape, dtype=wide, device=weight.device) if needs_weight else None
         grad_bias = torch.zeros(weight.shape[:1], dtype=wide, device=weight.device) if needs_bias else None
+        tile = Tile(hidden, weight, bias, ctx.head, ctx.rules)
         for rows in slices(len(hidden), ctx.tokens):
             h, g = hidden[rows], grad_logp[rows, None]
-            x, slope, taken = _kept_logits(hidden, weight, bias, index, kept, ctx.head, ctx.rules, rows, True)
+            x, slope, taken = _kept_logits(tile, index, kept, rows, True)
             logp = _log_softmax(x)
             p, logp = logp.exp(), finite(logp)
             entropy = -(p * logp).sum(-1, keepdim=True)
@@ -72,22 +74,13 @@ def _log_softmax(x: Tensor) -> Tensor:
     return x - x.logsumexp(-1, keepdim=True)
 
 
-def _kept_logits(
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Optional[Tensor],
-        index: Tensor,
-        kept: Tensor,
-        head: Head,
-        rules: Optional[CountedRules],
-        rows: slice,
-        with_slope: bool = False
-) -> Tuple[Tensor, Slope, Tensor]:
+def _kept_logits(tile: Tile, index: Tensor, kept: Tensor, rows: slice,
+                 with_slope: bool) -> Tuple[Tensor, Slope, Tensor]:
     """Logits (N, K), their slope, and the position of the sampled token in them, (N, 1)."""
-    kept = kept[rows]
+    head, bias, kept = tile.head, tile.bias, kept[rows]
     ids = kept.clamp(min=0)
-    z = torch.bmm(head.factor(weight[ids]), head.factor(hidden[rows]).unsqueeze(-1)).squeeze(-1)
+    z = torch.bmm(head.factor(tile.weight[ids]), head.factor(tile.hidden[rows]).unsqueeze(-1)).squeeze(-1)
     x = head.logits(z if bias is None else z + bias[ids])
-    slope = with_rules(x, head, rules, rows, ids, with_slope)
+    slope = with_rules(x, head, tile.rules, rows, ids, with_slope)
     taken = (kept == index[rows].unsqueeze(-1)).to(torch.uint8).argmax(-1, keepdim=True)
     return x.masked_fill_(kept < 0, float('-inf')), slope, taken

@@ -60,7 +60,11 @@ def linear_log_prob(
     _check(hidden, weight, index, mask, bias, kept, rules, state)
     _check_options(temperature, scale, softcap, chunk_size)
     counted = torch.ones_like(index, dtype=torch.bool) if mask is None else mask != 0
-    tokens = _Tokens.of(hidden, index, counted, kept, rules, state, temperature)
+    of_token = counted.flatten().nonzero().squeeze(1) if state is None else state[counted]
+    states = hidden.flatten(0, 1) if state is None else hidden
+    kept = None if kept is None else kept[counted]
+    rules = None if rules is None else rules.of(counted, temperature)
+    tokens = _Tokens(states, of_token, index[counted], kept, rules, shared=state is not None)
     _check_taken(tokens.taken, tokens.kept, tokens.rules, len(weight))
     find, head = _over_vocabulary if kept is None else _over_kept, Head(scale, softcap, temperature, rounded)
     found = find(tokens, weight, bias, head, chunk_size, return_entropy, return_squares)
@@ -76,18 +80,6 @@ class _Tokens(NamedTuple):
     kept: Optional[Tensor]  # (N, K)
     rules: Optional[CountedRules]
     shared: bool  # whether a state may predict several tokens
-
-    @classmethod
-    def of(
-            cls, hidden: Tensor, index: Tensor, counted: Tensor, kept: Optional[Tensor], rules: Optional[TokenRules],
-            state: Optional[Tensor], temperature: float
-    ) -> '_Tokens':
-        of_token = counted.flatten().nonzero().squeeze(1) if state is None else state[counted]
-        return cls(
-            hidden.flatten(0, 1) if state is None else hidden, of_token, index[counted],
-            None if kept is None else kept[counted], None if rules is None else rules.of(counted, temperature),
-            state is not None
-        )
 
 
 def _over_vocabulary(
