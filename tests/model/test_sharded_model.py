@@ -5,14 +5,14 @@ from torch import nn
 from ding_common import ConfigError
 from ding_grpo.model.fast_linear import forget_casts
 from ding_grpo.model.sharding import check_layers, layers_of
-from tests.model.helper import WIDE, of
+from tests.model.helper import make
 
 pytestmark = pytest.mark.unittest
 
 
 @pytest.fixture
 def model(request):
-    return of(dict(WIDE, model_type=getattr(request, 'param', 'llama')))
+    return make(getattr(request, 'param', 'llama'))
 
 
 @pytest.mark.parametrize('model', ['llama', 'qwen2'], indirect=True)
@@ -38,7 +38,7 @@ def test_without_layers(model):
 
 def test_converted_weights_are_dropped_with_the_weights():
     """Else new weights at the address of old ones would be taken for them."""
-    model = of(dict(WIDE, model_type='llama'), autocast='bfloat16')
+    model = make('llama', autocast='bfloat16')
     layer = model.lm.model.layers[0].mlp.up_proj
     layer.weight.requires_grad_(False)
     x = torch.ones(1, 32)
