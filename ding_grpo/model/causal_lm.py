@@ -323,16 +323,10 @@ class CausalLM(nn.Module):
             - state_dict (:obj:`Optional[Dict[str, torch.Tensor]]`): As of ``self.state_dict()``; None for its own.
             - eos_token_ids (:obj:`Sequence[int]`): Tokens that end a completion, if there are several.
         """
-        adapters = self.peft
-        if adapters is not None and state_dict is not None:  # peft can only save the model's current weights
+        if self._peft and state_dict is not None:  # peft can only save the model's current weights
             with replaced_weights(self, state_dict):
                 return self.save_pretrained(folder, tokenizer, max_new_tokens, None, eos_token_ids)
-        if state_dict is not None:
-            state_dict = {name[len('lm.'):]: value for name, value in state_dict.items()}
-        save_folder(
-            self.lm, folder, self.output_tokens, tokenizer, max_new_tokens, eos_token_ids, state_dict, adapters,
-            self._save_merged
-        )
+        save_folder(self, folder, tokenizer, max_new_tokens, state_dict, eos_token_ids, self._save_merged)
 
 
 def _check_flags(**flags: Any) -> None:

@@ -2,30 +2,26 @@
 import copy
 import os
 from contextlib import contextmanager
-from typing import Dict, Iterator, Optional, Sequence
+from typing import Any, Dict, Iterator, Optional, Sequence
 
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from ding_common.hub.generation_config import saved_generation_config
 from ding_common.hub.loading import no_bars
 
 
 def save_folder(
-    lm: PreTrainedModel,
-    folder: str,
-    tokens: int,
-    tokenizer: Optional[object] = None,
-    max_new_tokens: Optional[int] = None,
-    eos_token_ids: Sequence[int] = (),
-    state_dict: Optional[Dict[str, Tensor]] = None,
-    adapters: Optional[nn.Module] = None,
-    merge: bool = False,
+        model: Any,
+        folder: str,
+        tokenizer: Optional[object],
+        max_new_tokens: Optional[int],
+        state_dict: Optional[Dict[str, Tensor]],
+        eos_token_ids: Sequence[int],
+        merge: bool,
 ) -> None:
-    """Write a model, its tokenizer and its generation defaults; arguments as of ``CausalLM.save_pretrained``.
-    ``tokens``: number of tokens of the tokenizer; generation suppresses the others. ``adapters``: peft's wrapper of the
-    model. Only the adapters are saved, or with ``merge`` the whole model with merged adapters."""
-    ids = {}
+    """Write a ``CausalLM``, its tokenizer and its generation defaults; arguments as of its ``save_pretrained``. Of a
+    model with adapters, only these are saved, or with ``merge`` the whole model with merged adapters."""
+    lm, adapters, ids = model.lm, model.peft, {}
     if tokenizer is not None:
         ids = {name: getattr(tokenizer, name) for name in ('bos_token_id', 'eos_token_id', 'pad_token_id')}
         tokenizer.save_pretrained(folder)
@@ -33,9 +29,11 @@ def save_folder(
         ids['eos_token_id'] = list(eos_token_ids)
     for name, value in ids.items():
         setattr(lm.config, name, value)
-    lm.generation_config = saved_generation_config(lm, ids, tokens, max_new_tokens)
+    lm.generation_config = saved_generation_config(lm, ids, model.output_tokens, max_new_tokens)
     with no_bars():
         if adapters is None:
+            if state_dict is not None:
+                state_dict = {name.removeprefix('lm.'): value for name, value in state_dict.items()}
             lm.save_pretrained(folder, state_dict=state_dict)
         elif merge:
             copy.deepcopy(adapters).merge_and_unload().save_pretrained(folder)

@@ -7,116 +7,72 @@ import torch
 from ding.entry import serial_pipeline_onpolicy
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from ding_common import read_json_lines
-from ding_grpo.model import CausalLM, PromptBatch
+from ding_grpo.model import PromptBatch
 from ding_grpo.model.fused import fuse
 from ding_grpo.model.read.attention import Options, Seen, flash, flash_backward, plain
 from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rl_utils.log_probs.matrix_product import rounded_product
 from ding_grpo.rollout import Sampling, generate
+from tests.model.helper import alone, gradient, learned, make, uniform
+from tests.runs import distance, evaluations, state
 from tests.shipped import load
 
 pytestmark = pytest.mark.cudatest
 REAL = 'TEST_DEVICE' not in os.environ  # otherwise small sizes, and no measured memory
 DEVICE = torch.device('cpu' if os.environ.get('TEST_DEVICE') == 'cpu' else 'cuda')
-SHAPE = dict(vocab_size=1000, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, max_position_embeddings=512)
-WIDE = dict(SHAPE, intermediate_size=512, num_key_value_heads=2)
-EXPERTS = dict(
-    SHAPE,
-    intermediate_size=512,
-    num_key_value_heads=4,
-    kv_lora_rank=64,
-    q_lora_rank=None,
-    qk_rope_head_dim=32,
-    qk_nope_head_dim=64,
-    v_head_dim=64,
-    n_routed_experts=4,
-    n_shared_experts=1,
-    num_experts_per_tok=2,
-    moe_intermediate_size=128,
-    first_k_dense_replace=1,
-    n_group=1,
-    topk_group=1
-)
+SIZE = dict(vocab_size=1000, hidden_size=256, intermediate_size=512, num_hidden_layers=4, max_position_embeddings=512)
 MODELS = dict(
-    llama=WIDE,
-    qwen2=WIDE,
-    gemma2=dict(WIDE, head_dim=64),
-    gpt2=dict(vocab_size=1000, n_embd=256, n_layer=4, n_head=4, n_positions=512),
-    deepseek_v2=EXPERTS,
+    llama=dict(SIZE, head_dim=64),
+    qwen2=SIZE,
+    gemma2=dict(SIZE, head_dim=64, sliding_window=4096),
+    gpt2=dict(vocab_size=1000, n_embd=256, n_layer=4, n_positions=512),
+    deepseek_v2=SIZE,
 )
 ROWS, TOKENS = 4, 32
+TYPES = [
+    (dict(), 1e-4),
+    (dict(autocast='bfloat16'), 0.1),
+    (dict(autocast='bfloat16', autocast_output=True), 0.1),
+    (dict(dtype='bfloat16'), 0.2),
+]
+RECORDED = [(dict(options, cuda_graphs=True), most) for options, most in (TYPES[0], TYPES[2])]
 
 
 def model_of(kind, **options):
-    torch.manual_seed(0)
     # Some versions of transformers ignore gemma2's soft cap in their default attention.
     attention = dict(attn_implementation='eager') if kind == 'gemma2' else {}
-    model = CausalLM(config=dict(MODELS[kind], model_type=kind), **attention, **options).to(DEVICE)
+    model = make(kind, 1, MODELS[kind], **attention, **options).to(DEVICE)
     assert model.shares_prompts  # otherwise nothing of what is tested here would run
     return model
 
 
-def prompts_of(lengths=(40, 17, 60), vocabulary=1000):
+def prompts_of(lengths=(40, 17, 60)):
     """Prompts of these lengths with ``ROWS`` rows each: of each row, and as a batch."""
     generator = torch.Generator().manual_seed(1)
-    prompts = [torch.randint(3, vocabulary, (n, ), generator=generator) for n in lengths]
+    prompts = [torch.randint(3, 1000, (n, ), generator=generator).to(DEVICE) for n in lengths]
     rows = [prompt for prompt in prompts for _ in range(ROWS)]
     return rows, PromptBatch.of(rows, DEVICE)
 
 
-def log_probs(model, prompts, action, length=None):
-    hidden = model.completion_hidden(prompts, action, length)
-    return linear_log_prob(hidden, index=action, **model.output_head()._asdict())
-
-
-def plain_log_probs(model, rows, action):
-    """Each row by itself, by plain ``transformers``."""
-    found = []
-    for prompt, tokens in zip(rows, action):
-        ids = torch.cat([prompt.to(DEVICE), tokens]).unsqueeze(0)
-        with model.arithmetic():
-            logits = model.lm(ids, use_cache=False).logits[0, len(prompt) - 1:-1]
-        found.append(logits.float().log_softmax(-1).gather(1, tokens.unsqueeze(1)).squeeze(1))
-    return torch.stack(found)
-
-
 @pytest.mark.parametrize(
-    'options, most', [
-        (dict(), 1e-4),
-        (dict(autocast='bfloat16'), 0.1),
-        (dict(autocast='bfloat16', autocast_output=True), 0.1),
-        (dict(dtype='bfloat16'), 0.2),
-    ]
+    'kind, options, most', [
+        *((kind, *of_type) for kind in MODELS for of_type in TYPES),
+        *((kind, *of_type) for kind in ('llama', 'gemma2', 'gpt2') for of_type in RECORDED),
+    ],
+    ids=str
 )
-@pytest.mark.parametrize('kind', list(MODELS))
 def test_sampler_and_learner_are_the_model(kind, options, most):
     model = model_of(kind, **options)
     rows, prompts = prompts_of()
-    uniform = torch.rand(len(rows), TOKENS, dtype=torch.double, generator=torch.Generator().manual_seed(2)).to(DEVICE)
-    rollout = generate(model, prompts, TOKENS, (), Sampling(), uniform)
-    with torch.no_grad():
-        plain = plain_log_probs(model, rows, rollout.action)
-        learned = log_probs(model, prompts, rollout.action, rollout.length)
-    assert (rollout.logp - plain).abs().max() < most
-    assert (learned - plain).abs().max() < most
-
-
-@pytest.mark.parametrize(
-    'options, most', [(dict(), 1e-4), (dict(autocast='bfloat16', autocast_output=True), 0.1)],
-    ids=['float32', 'bfloat16']
-)
-@pytest.mark.parametrize('kind', ['llama', 'gemma2', 'gpt2'])
-def test_steps_recorded_as_graphs_are_the_model(kind, options, most):
-    model = model_of(kind, cuda_graphs=True, **options)
-    rows, prompts = prompts_of()
-    uniform = torch.rand(len(rows), TOKENS, dtype=torch.double, generator=torch.Generator().manual_seed(2)).to(DEVICE)
     for eos in ((), range(50)):  # with rows that end and leave
-        rollout = generate(model, prompts, TOKENS, eos, Sampling(), uniform)
+        rollout = generate(model, prompts, TOKENS, eos, Sampling(), uniform(len(rows), TOKENS).to(DEVICE))
+        action, counted = rollout.action.clamp(min=0), rollout.action >= 0
         with torch.no_grad():
-            learned = log_probs(model, prompts, rollout.action.clamp(min=0), rollout.length)
-        assert (rollout.logp - learned.where(rollout.action >= 0, 0)).abs().max() < most
-    assert model.uses_cuda_graphs == (DEVICE.type == 'cuda')
+            plain = alone(model, rows, action)[counted]
+            again = learned(model, prompts, action, rollout.length)[counted]
+        assert (rollout.logp[counted] - plain).abs().max() < most
+        assert (again - plain).abs().max() < most
+    assert model.uses_cuda_graphs == ('cuda_graphs' in options and DEVICE.type == 'cuda')
 
 
 @pytest.mark.parametrize(
@@ -124,14 +80,12 @@ def test_steps_recorded_as_graphs_are_the_model(kind, options, most):
 )
 @pytest.mark.parametrize('kind', ['llama', 'gpt2'])
 def test_gradients_of_shared_prompts_are_those_of_plain_rows(kind, options, most):
-    found, model = [], model_of(kind, **options)
+    model = model_of(kind, **options)
     rows, prompts = prompts_of()
     action = torch.randint(3, 1000, (len(rows), TOKENS), generator=torch.Generator().manual_seed(3)).to(DEVICE)
     slope = torch.linspace(-1, 1, action.numel(), device=DEVICE).view_as(action)
-    for logp in (log_probs(model, prompts, action), plain_log_probs(model, rows, action)):
-        model.zero_grad()
-        (logp * slope).sum().backward()
-        found.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    each = learned(model, prompts, action), alone(model, rows, action)
+    found = [gradient(model, logp * slope) for logp in each]
     assert (found[0] - found[1]).norm() < most * found[1].norm()
 
 
@@ -200,18 +154,11 @@ def config_of(name, folder, monkeypatch, **changes):
     return main, create
 
 
-def test_think_answer_is_learned(tmp_path, monkeypatch):
-    main, create = config_of('think_answer_grpo', tmp_path, monkeypatch)
-    serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=150)
-    last = read_json_lines('run/log/evaluator/evaluations.jsonl')[-1]
-    assert last['eval_episode_return'] == 1
-
-
-def test_cartpole_is_learned(tmp_path, monkeypatch):
-    main, create = config_of('cartpole_grpo', tmp_path, monkeypatch)
-    serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=60)
-    last = read_json_lines('run/log/evaluator/evaluations.jsonl')[-1]
-    assert last['eval_episode_return'] >= main.env.stop_value
+@pytest.mark.parametrize('name, updates', [('think_answer_grpo', 150), ('cartpole_grpo', 60)])
+def test_a_task_is_learned(tmp_path, monkeypatch, name, updates):
+    main, create = config_of(name, tmp_path, monkeypatch)
+    serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=updates)
+    assert evaluations()[-1]['eval_episode_return'] >= main.env.stop_value
 
 
 def test_stopped_and_resumed(tmp_path, monkeypatch):
@@ -222,5 +169,5 @@ def test_stopped_and_resumed(tmp_path, monkeypatch):
         for i, stop in enumerate(stops):
             main.policy.learn.resume_training = i > 0
             serial_pipeline_onpolicy((copy.deepcopy(main), create), seed=0, max_train_iter=stop)
-    a, b = (torch.load(f'{r}/ckpt/iteration_4.pth.tar', weights_only=True)['model'] for r in ('whole', 'run'))
-    assert max((a[name] - b[name]).abs().max().item() for name in a) < (1e-4 if DEVICE.type == 'cuda' else 1e-12)
+    a, b = (state(4, run)['model'] for run in ('whole', 'run'))
+    assert distance(a, b) < (1e-4 if DEVICE.type == 'cuda' else 1e-12)

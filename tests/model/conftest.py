@@ -6,9 +6,9 @@ from ding_grpo.model.read import attention
 from ding_grpo.model.trial import architecture
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def each_model_has_its_trial():
-    """Tests of models put in what a trial has to find, so that no result of another test may take its place."""
+    """No result of another test takes the place of a trial, and none of this test's is left for others."""
     architecture.RESULTS.clear()
     yield
     architecture.RESULTS.clear()

@@ -5,24 +5,14 @@ from contextlib import contextmanager
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from benchmarks.architectures.configs import config_of
 from ding_grpo.model import CausalLM
 from ding_grpo.model.read.decoding import SHARED, start
-from ding_grpo.rl_utils import naive_method
+from ding_grpo.rl_utils import linear_log_prob, naive_method
+from tests import policies
 
 CPU = torch.device('cpu')
-PLAIN = dict(vocab_size=40, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
-COMMON = dict(PLAIN, intermediate_size=48)
-WIDE = dict(COMMON, num_key_value_heads=2)
-GPT2 = dict(vocab_size=40, n_embd=32, n_layer=2, n_head=4, n_positions=64)
-CONFIGS = {  # they share prompts
-    'llama': WIDE,
-    'qwen2': WIDE,
-    'qwen3': dict(WIDE, head_dim=8),
-    'gemma': dict(COMMON, num_key_value_heads=1, head_dim=8),
-    'gemma2': dict(WIDE, head_dim=8, sliding_window=6),
-    'mistral': dict(WIDE, sliding_window=6),
-    'gpt2': GPT2,
-}
+NAMES = ['llama', 'qwen2', 'qwen3', 'gemma', 'gemma2', 'mistral', 'gpt2']  # they share prompts
 
 
 class ShortBeginnings:
@@ -36,32 +26,32 @@ class ShortBeginnings:
         return start(self.model, SHARED, prompts, least=0)
 
 
-def of(config, **options):
-    """A random model of a config, the same in each test."""
+def make(name, scale=4, change={}, **options):
+    """A model of the table of architectures, the same in each test, with changes of its config. With its large weights,
+    distributions are far enough from uniform that a wrong position shows."""
     torch.manual_seed(0)
-    return CausalLM(config=config, **options)
-
-
-def make(name, config=None, scale=4, **options):
-    """A model whose distributions are far enough from uniform that a wrong position shows."""
-    model = of(dict(CONFIGS[name] if config is None else config, model_type=name), **options)
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.dim() > 1:
-                p.mul_(scale)
+    model = CausalLM(config={**config_of(name), **change}, **options)
+    policies.change(model, scale)
     return model
 
 
 def logits_alone(model, prompts, completion):
     """The logits of completions, each row read whole, by itself, without a cache."""
     rows = zip(prompts, completion)
-    found = [model.lm(torch.cat(row)[None], use_cache=False).logits[0, len(row[0]) - 1:-1] for row in rows]
+    with model.arithmetic():
+        found = [model.lm(torch.cat(row)[None], use_cache=False).logits[0, len(row[0]) - 1:-1] for row in rows]
     return torch.stack(found).float()
 
 
 def alone(model, prompts, completion):
     """The log-probabilities of completions, in the same way."""
     return naive_method(logits_alone(model, prompts, completion), completion)
+
+
+def learned(model, batch, completion, length=None):
+    """Log-probabilities as learning computes them."""
+    hidden = model.completion_hidden(batch, completion, length)
+    return linear_log_prob(hidden, index=completion, **model.output_head()._asdict())
 
 
 def gradient(model, values):

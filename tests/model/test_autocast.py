@@ -13,22 +13,13 @@ from ding_grpo.rl_utils.log_probs.token_rules import TokenRules
 from ding_grpo.rollout import Sampling, draw, generate
 from ding_grpo.rollout.kept_sets import KeptSets
 from dizoo_llm.envs import TokenEnv
-from tests.model.helper import CPU, of
+from tests.model.helper import CPU, learned, make, uniform
 from tests.policies import make_policy
 from tests.shipped import small
 
 pytestmark = pytest.mark.unittest
-SHAPES = dict(vocab_size=30, max_position_embeddings=64)
-WIDTH = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
-LLAMA = dict(SHAPES, model_type='llama', **WIDTH)
-GPT2 = dict(SHAPES, model_type='gpt2', n_embd=64, n_layer=2, n_head=4)
 PROMPTS = [torch.tensor([1, 2, 3, 4, 5])] * 3 + [torch.tensor([6, 7])] * 3
-of_each_model = pytest.mark.parametrize('config', [LLAMA, GPT2], ids=lambda c: c['model_type'])
-
-
-def log_prob(model, prompts, completion):
-    hidden = model.completion_hidden(PromptBatch.of(prompts, CPU), completion)
-    return linear_log_prob(hidden, index=completion, **model.output_head()._asdict())
+of_each_model = pytest.mark.parametrize('name', ['llama', 'gpt2'])
 
 
 class Types(TorchDispatchMode):
@@ -49,39 +40,33 @@ class Types(TorchDispatchMode):
 
 class TestLayers:
 
-    @of_each_model
-    @pytest.mark.parametrize('attention', [None, 'eager'])
-    def test_log_probabilities_and_gradients_are_near_those_of_float32(self, config, attention):
-        completion, found = torch.randint(0, 30, (6, 7), generator=torch.Generator().manual_seed(0)), []
+    @pytest.mark.parametrize('name, attention', [('llama', None), ('gpt2', None), ('gpt2', 'eager')])
+    def test_log_probabilities_and_gradients_are_near_those_of_float32(self, name, attention):
+        completion, found = torch.randint(0, 40, (6, 7), generator=torch.Generator().manual_seed(0)), []
         for options in (dict(), dict(autocast='bfloat16')):
-            model = of(config, attn_implementation=attention, **options)
+            model = make(name, 1, attn_implementation=attention, **options)
             assert model.shares_prompts
-            logp = log_prob(model, PROMPTS, completion)
-            logp.sum().backward()
+            logp = learned(model, PromptBatch.of(PROMPTS, CPU), completion)
+            with Types(model) as used:
+                logp.sum().backward()
+            assert len(used.attention) >= 2 and all(types == {torch.float32} for types in used.attention)
             found.append([logp.detach(), *(p.grad for p in model.parameters())])
             assert {x.dtype for x in (*found[-1], *model.parameters())} == {torch.float32}
         for full, half in zip(*found):
             assert (full - half).norm() <= 0.03 * full.norm()  # bfloat16 has 8 bits
         assert 0 < (found[0][0] - found[1][0]).abs().max()  # it does something
 
-    def test_attention_is_differentiated_in_float32(self):
-        model = of(LLAMA, autocast='bfloat16')
-        loss = log_prob(model, PROMPTS, torch.randint(0, 30, (6, 7))).sum()
-        with Types(model) as used:
-            loss.backward()
-        assert len(used.attention) >= 2 and all(types == {torch.float32} for types in used.attention)
-
     @of_each_model
-    def test_what_is_sampled_is_what_is_learned(self, config):
-        model, prompts = of(config, autocast='bfloat16'), PROMPTS[:1] * 4
-        out = generate(model, PromptBatch.of(prompts, CPU), 9, [-1], Sampling(), torch.rand(4, 9, dtype=torch.double))
+    def test_what_is_sampled_is_what_is_learned(self, name):
+        model, batch = make(name, 1, autocast='bfloat16'), PromptBatch.of(PROMPTS[:1] * 4, CPU)
+        out = generate(model, batch, 9, [-1], Sampling(), uniform(4, 9))
         assert out.logp.dtype is torch.float32
-        assert (log_prob(model, prompts, out.action).exp() / out.logp.exp() - 1).abs().max() < 0.03
+        assert (learned(model, batch, out.action).exp() / out.logp.exp() - 1).abs().max() < 0.03
 
     @of_each_model
     @pytest.mark.parametrize('lora', [None, dict(r=2, target_modules='all-linear')], ids=['weights', 'adapters'])
-    def test_a_token_converts_no_weights(self, config, lora, tmp_path):
-        CausalLM(config=config).save_pretrained(str(tmp_path))
+    def test_a_token_converts_no_weights(self, name, lora, tmp_path):
+        make(name).save_pretrained(str(tmp_path))
         model = CausalLM(pretrained=str(tmp_path), autocast='bfloat16', lora=lora)
         batch = PromptBatch.of([torch.arange(5)] * 3, CPU)
         assert model.shares_prompts
@@ -91,43 +76,45 @@ class TestLayers:
                 logit = decoding.step(torch.arange(3))
         assert used.casts == 0
         if lora is not None:  # a weight that has changed is converted again
-            layer = next(m for m in model.modules() if isinstance(m, (FastLinear, FastConv1D)))
+            layer = next(x for x in model.trunk.modules() if isinstance(x, (FastConv1D, FastLinear)))
             with torch.no_grad():
                 layer.weight.mul_(2)
                 with model.arithmetic():
                     assert not torch.equal(model.start(batch).step(torch.arange(3)), logit)
 
 
-class TestRefusals:
+@pytest.mark.parametrize(
+    'options, message', [
+        *((dict(autocast=value), "autocast = .*: must be None, 'auto' or 'bfloat16'") for value in (True, 'float16')),
+        (dict(autocast_output=True), 'autocast_output = True: needs policy.model.autocast'),
+    ],
+    ids=str
+)
+def test_wrong_values(options, message):
+    with pytest.raises(ConfigError, match=f'policy.model.{message}'):
+        make('llama', **options)
 
-    @pytest.mark.parametrize('value', [True, 'float16', 'bf16'])
-    def test_another_value(self, value):
-        with pytest.raises(ConfigError, match=r"policy\.model\.autocast = .*: must be None, 'auto' or 'bfloat16'"):
-            CausalLM(config=LLAMA, autocast=value)
 
-    def test_an_output_layer_alone(self):
-        with pytest.raises(ConfigError, match='autocast_output = True: needs policy.model.autocast'):
-            CausalLM(config=LLAMA, autocast_output=True)
+class TestEvaluation:
 
-    def test_evaluation_of_other_models(self):
+    def test_of_other_models(self):
         main, create = small('cartpole_grpo')
         main.policy.eval.autocast = False
         with pytest.raises(ConfigError, match='policy.eval.autocast = False: only available with language models'):
             make_policy(main, create)
 
-
-def test_evaluation_in_the_type_of_the_weights(think_answer):
-    main, create = think_answer
-    found = {}
-    for name, learned, in_eval in (('exact', None, True), ('half', 'bfloat16', True), ('asked', 'bfloat16', False)):
-        main.policy.model.autocast, main.policy.eval.autocast = learned, in_eval
-        policy = make_policy(main, create, field=['eval', 'collect'])
-        obs = {i: TokenEnv().reset(options=dict(index=i % 4))[0] for i in range(4)}
-        sampled = policy.eval_mode.forward(obs, row_keys={i: (0, 0, i) for i in obs})
-        greedy = [out['action'].tolist() for out in policy.eval_mode.forward(obs).values()]
-        found[name] = torch.cat([sampled[i]['logp'] for i in obs]), greedy
-    assert torch.equal(found['asked'][0], found['exact'][0]) and found['asked'][1] == found['exact'][1]
-    assert not torch.equal(found['half'][0], found['exact'][0])
+    def test_in_the_type_of_the_weights(self, think_answer):
+        main, create = think_answer
+        found = {}
+        for name, trained, in_eval in (('exact', None, True), ('half', 'bfloat16', True), ('asked', 'bfloat16', False)):
+            main.policy.model.autocast, main.policy.eval.autocast = trained, in_eval
+            policy = make_policy(main, create, field=['eval', 'collect'])
+            obs = {i: TokenEnv().reset(options=dict(index=i % 4))[0] for i in range(4)}
+            sampled = policy.eval_mode.forward(obs, row_keys={i: (0, 0, i) for i in obs})
+            greedy = [out['action'].tolist() for out in policy.eval_mode.forward(obs).values()]
+            found[name] = torch.cat([sampled[i]['logp'] for i in obs]), greedy
+        assert torch.equal(found['asked'][0], found['exact'][0]) and found['asked'][1] == found['exact'][1]
+        assert not torch.equal(found['half'][0], found['exact'][0])
 
 
 class TestAuto:
@@ -137,7 +124,7 @@ class TestAuto:
         [
             (dict(), False, None, None),
             (dict(autocast='auto'), True, torch.bfloat16, "autocast = 'auto': layers compute in bfloat16."),
-            (dict(autocast='auto'), False, None, "autocast = 'auto': layers compute in float32."),
+            (dict(autocast='auto', onednn=False), False, None, "autocast = 'auto': layers compute in float32."),
             (dict(autocast='bfloat16'), True, torch.bfloat16, None),
             (dict(autocast='bfloat16'), False, torch.bfloat16, "autocast = 'bfloat16': this processor emulates"),
             (dict(dtype='bfloat16'), True, None, None),
@@ -146,39 +133,35 @@ class TestAuto:
     )
     def test_it_uses_bfloat16_where_the_device_multiplies_it(self, multiplies_bfloat16, given, native, dtype, part):
         multiplies_bfloat16(*['cpu'] * native)
-        model = CausalLM(config=LLAMA, **given)
+        model = make('llama', **given)
         assert model.autocast_dtype is dtype
         assert model.exact_arithmetic is (dtype is None and 'dtype' not in given)
         notice = model.arithmetic_notice('policy.teacher')
         assert notice is None if part is None else notice.startswith(f'policy.teacher.{part}')
         with model.without_autocast():
             assert model.autocast_dtype is None
+        layers = {layer.onednn for layer in model.modules() if isinstance(layer, FastLinear)}
+        assert layers == {given.get('onednn', True)}
 
     @pytest.mark.parametrize(
-        'model, collect, start', [
-            (dict(autocast='auto'), dict(), "policy.model.autocast = 'auto': layers compute in float32."),
-            (dict(), dict(autocast='bfloat16'), "policy.collect.autocast = 'bfloat16': this processor emulates"),
+        'section, autocast, start', [
+            ('model', 'auto', "policy.model.autocast = 'auto': layers compute in float32."),
+            ('collect', 'bfloat16', "policy.collect.autocast = 'bfloat16': this processor emulates"),
         ]
     )
     def test_the_log_of_a_run_on_a_device_without_it(
-        self, multiplies_bfloat16, think_answer, capsys, model, collect, start
+        self, multiplies_bfloat16, think_answer, capsys, section, autocast, start
     ):
         multiplies_bfloat16()
         main, create = think_answer
-        main.policy.model.update(model)
-        main.policy.collect.update(collect)
+        main.policy[section].autocast = autocast
         make_policy(main, create)
         assert capsys.readouterr().out.startswith(start)
 
     def test_a_model_that_is_still_on_the_cpu(self, multiplies_bfloat16):
         multiplies_bfloat16('cuda')
-        model = CausalLM(config=LLAMA, autocast='auto')
+        model = make('llama', autocast='auto')
         assert model.autocast_dtype is None and model.autocast.dtype_on('cuda') is torch.bfloat16
-
-    @pytest.mark.parametrize('onednn', [True, False])
-    def test_float32_with_and_without_onednn(self, onednn):
-        model = CausalLM(config=LLAMA, autocast='auto', onednn=onednn)
-        assert {layer.onednn for layer in model.modules() if isinstance(layer, FastLinear)} == {onednn}
 
 
 class TestOutputLayer:
@@ -186,20 +169,20 @@ class TestOutputLayer:
     @pytest.mark.parametrize('options', [dict(), dict(top_k=5), dict(top_p=0.9)], ids=str)
     def test_sampler_and_learner_round_the_same_factors(self, options):
         """With hidden states in float32, both round the same factors, so that their results agree as without it."""
-        plain, model = of(LLAMA), of(LLAMA, autocast='bfloat16', autocast_output=True)
+        plain, model = make('llama', 1), make('llama', 1, autocast='bfloat16', autocast_output=True)
         # the trial computes in float64, in which a GPU has no product of rounded factors
         assert model.shares_prompts and not plain.output_head().rounded
         head = model.output_head()
         assert head.rounded
         with model.without_autocast():
             assert not model.output_head().rounded
-        hidden = torch.randn(6, 7, 64)
-        sampling, uniform = Sampling(temperature=0.9, **options), torch.rand(42, dtype=torch.double)
+        hidden = torch.randn(6, 7, 32)
+        sampling = Sampling(temperature=0.9, **options)
         distribution, kept = sampling.restrict(head.logits(hidden).flatten(0, 1))
-        token, logp = draw(distribution, uniform)
+        token, logp = draw(distribution, uniform(42, 1).squeeze(1))
         rules = None
         if kept is not None and kept.dtype == torch.bool:
-            rules, kept = TokenRules(kept_bits=KeptSets.of(kept).bits(30).unflatten(0, (6, 7))), None
+            rules, kept = TokenRules(kept_bits=KeptSets.of(kept).bits(40).unflatten(0, (6, 7))), None
         elif kept is not None:
             token, kept = kept.gather(1, token.unsqueeze(1)).squeeze(1), kept.unflatten(0, (6, 7))
         given = dict(index=token.view(6, 7), temperature=0.9, kept=kept, rules=rules)

@@ -6,8 +6,9 @@ from transformers import AutoModelForCausalLM
 
 from ding_common import ConfigError
 from ding_grpo.model import CausalLM, PromptBatch
+from ding_grpo.model.read.decoding import WAYS
 from dizoo_llm.text.tokenizer import build_word_tokenizer
-from tests.model.helper import CPU, WIDE
+from tests.model.helper import CPU, make, set_way
 
 pytestmark = pytest.mark.unittest
 
@@ -20,36 +21,25 @@ def test_each_distinct_prompt_once_padded_on_the_left():
     assert batch.row.tolist() == [0, 1, 0, 0]
 
 
-def test_token_is_predicted_from_the_position_before_it(tiny_model):
-    # The tutorial notebook reads a token's probability at the token's own position: then the logits would depend
-    # on the token itself. Here they must not.
-    torch.manual_seed(1)
-    prompts = PromptBatch.of([torch.randint(0, 32, (n, )) for n in (5, 9)], CPU)
-    completion = torch.randint(0, 32, (2, 4))
-    before = tiny_model.completion_logits(prompts, completion)
-    changed = completion.clone()
-    changed[:, 2] = (changed[:, 2] + 1) % 32
-    after = tiny_model.completion_logits(prompts, changed)
-    assert torch.allclose(before[:, :3], after[:, :3], atol=1e-6)
-    assert not torch.allclose(before[:, 3], after[:, 3], atol=1e-3)
-    single = tiny_model.completion_logits(prompts, completion[:, :1])
-    assert torch.allclose(single, before[:, :1], atol=1e-6)
-
-
-def test_vocabulary_can_be_limited_to_the_tokenizers(tiny_model):
+@pytest.mark.parametrize('way', WAYS)
+def test_vocabulary_can_be_limited_to_the_tokenizers(tiny_model, way):
     tiny_model.limit_vocabulary(29)
+    assert tiny_model.shares_prompts
+    set_way(tiny_model, way)
     prompts = PromptBatch.of([torch.tensor([1, 2])], CPU)
     assert tiny_model.completion_logits(prompts, torch.tensor([[3, 4]])).shape == (1, 2, 29)
-    assert tiny_model.start(prompts).logit.shape == (1, 29)
+    decoding = tiny_model.start(prompts)
+    assert decoding.logit.shape == decoding.step(torch.tensor([3])).shape == (1, 29)
 
 
 class TestSave:
 
-    def test_and_load(self, tiny_model, tmp_path):
-        tokenizer = build_word_tokenizer([str(i) for i in range(29)])
-        tiny_model.save_pretrained(str(tmp_path), tokenizer, 8)
+    @pytest.mark.parametrize('factor', [None, 2])
+    def test_and_load(self, tiny_model, tmp_path, factor):
+        other = None if factor is None else {name: 2 * value for name, value in tiny_model.state_dict().items()}
+        tiny_model.save_pretrained(str(tmp_path), build_word_tokenizer([str(i) for i in range(29)]), 8, other)
         for a, b in zip(tiny_model.parameters(), CausalLM(pretrained=str(tmp_path)).parameters()):
-            assert torch.equal(a, b)
+            assert torch.equal(a * (factor or 1), b)
         plain = AutoModelForCausalLM.from_pretrained(str(tmp_path)).generation_config
         # LlamaConfig's own end of sequence is 2, an ordinary word of this vocabulary
         assert (plain.eos_token_id, plain.pad_token_id, plain.max_new_tokens) == (29, 30, 8)
@@ -63,14 +53,13 @@ class TestSave:
         CausalLM(pretrained=f'{folder}/start').save_pretrained(f'{folder}/end', build_word_tokenizer(['a']), limit)
         return AutoModelForCausalLM.from_pretrained(f'{folder}/end').generation_config
 
-    def test_generation_defaults_are_those_of_the_start_and_not_of_the_training(self, tiny_model, tmp_path):
-        end = self.saved_again(tiny_model, tmp_path, 8, do_sample=True, temperature=0.6, top_p=0.9, eos_token_id=5)
-        assert (end.do_sample, end.temperature, end.top_p, end.max_new_tokens) == (True, 0.6, 0.9, None)
-        assert (end.eos_token_id, end.pad_token_id) == (1, 2)  # the tokenizer's
-
-    @pytest.mark.parametrize('limit, longest', [(8, 30), (50, 50)])
-    def test_a_length_limit_of_the_start_is_no_shorter_than_the_training(self, tiny_model, tmp_path, limit, longest):
-        assert self.saved_again(tiny_model, tmp_path, limit, max_new_tokens=30).max_new_tokens == longest
+    @pytest.mark.parametrize('most, limit, longest', [(None, 8, None), (30, 8, 30), (30, 50, 50)])
+    def test_generation_defaults_are_those_of_the_start(self, tiny_model, tmp_path, most, limit, longest):
+        """A limit of the length is no shorter than the training's, and the special tokens are the tokenizer's."""
+        given = dict(do_sample=True, temperature=0.6, top_p=0.9, eos_token_id=5, max_new_tokens=most)
+        end = self.saved_again(tiny_model, tmp_path, limit, **given)
+        assert (end.do_sample, end.temperature, end.top_p, end.max_new_tokens) == (True, 0.6, 0.9, longest)
+        assert (end.eos_token_id, end.pad_token_id) == (1, 2)
 
     def test_contradicting_generation_defaults_do_not_prevent_it(self, tiny_model, tmp_path):
         with pytest.warns(UserWarning, match='its generation settings are not saved, since they contradict'):
@@ -83,29 +72,22 @@ class TestSave:
         out = AutoModelForCausalLM.from_pretrained(str(tmp_path)).generate(torch.tensor([[0, 1]]), min_new_tokens=12)
         assert out.max() < 5
 
-    def test_other_weights(self, tiny_model, tmp_path):
-        other = {name: torch.zeros_like(value) for name, value in tiny_model.state_dict().items()}
-        tiny_model.save_pretrained(str(tmp_path), state_dict=other)
-        assert all((p == 0).all() for p in CausalLM(pretrained=str(tmp_path)).parameters())
-        assert any((p != 0).any() for p in tiny_model.parameters())
-
 
 class TestConfig:
 
-    def test_keys_of_older_config_files_are_taken(self, tiny_config):
-        lm = CausalLM(config={**tiny_config, 'rope_theta': 5e5, 'torch_dtype': 'float32'}).lm
+    def test_keys_of_older_config_files_are_taken(self):
+        lm = make('llama', change=dict(rope_theta=5e5, torch_dtype='float32')).lm
         assert lm.config.rope_parameters['rope_theta'] == 5e5
 
     @pytest.mark.parametrize(
-        'name, keys', [
-            ('qwen3_moe', dict(head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)),
-            ('glm4_moe', dict(head_dim=8, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)),
-            ('cohere2', dict(sliding_window=6, sliding_window_pattern=2)),
+        'name, change', [
+            ('qwen3_moe', dict(head_dim=16)),
+            ('glm4_moe', dict(head_dim=16)),
+            ('cohere2', dict(head_dim=16, sliding_window_pattern=2)),
         ]
     )
-    def test_keys_that_only_the_code_of_an_architecture_reads(self, name, keys):
-        model = CausalLM(config=dict(WIDE, model_type=name, **keys))
-        assert model.lm.model.layers[0].self_attn.head_dim == 8
+    def test_keys_that_only_the_code_of_an_architecture_reads(self, name, change):
+        assert make(name, change=change).lm.model.layers[0].self_attn.head_dim == 16
 
     @pytest.mark.parametrize(
         'args, message', [
@@ -113,20 +95,16 @@ class TestConfig:
             (dict(pretrained='a', config=dict(model_type='llama')), 'exactly one'),
             (dict(config=dict(model_type='lama')), "'llama'"),
             (dict(config=dict()), 'model_type'),
-            (dict(config=dict(model_type='llama', hidden_sze=3)), "hidden_sze = 3.*'hidden_size'"),
             (dict(config=dict(model_type='qwen3_moe', head_dims=8)), 'head_dims = 8: unknown key; .*head_dim'),
             (dict(config=dict(model_type='llama'), dtype='float31'), 'float32'),
             (dict(config='llama'), 'must be a dict'),
             (dict(config=dict(model_type='llama', hidden_size='32')), 'hidden_size'),
             (dict(config=dict(model_type='t5')), "'t5'"),
             (dict(pretrained='/nowhere/at/all'), '/nowhere/at/all'),
-        ]
+        ],
+        ids=str
     )
     def test_wrong_use_names_the_key(self, args, message):
         with pytest.raises(ConfigError, match=message) as caught:
             CausalLM(**args)
         assert 'policy.model' in caught.value.message
-
-    def test_folder_without_a_model(self, tmp_path):
-        with pytest.raises(ConfigError, match='config.json'):
-            CausalLM(pretrained=str(tmp_path))

@@ -22,9 +22,7 @@ def observation(*rows, size=8):
 
 @pytest.mark.parametrize(
     'rows', [
-        [[3, 1, 4, 1, 5], [9, 2], [6]],
-        [[3, 1, 4], [3, 1], [3, 1, 4, 1, 5], [3, 1, 5], [3, 1, 4], [3, 0, 0, 0]],
-        [[2, 7]],
+        [[3, 1, 4], [3, 1], [3, 1, 4, 1, 5], [3, 1, 5], [3, 1, 4], [3, 0, 0, 0], [9, 2], [6]],
         [[2, 7, 1, 8, 2, 8, 1, 8]] * 3,
     ],
     ids=str
@@ -40,6 +38,9 @@ def test_equals_reading_each_row_alone(model, rows):
         alone = model.actor.lm(torch.tensor([row]), output_hidden_states=True)
         assert torch.allclose(out['logit'][i], alone.logits[0, -1], atol=1e-5)
         assert torch.allclose(value[i], model.critic(alone.hidden_states[-1][0, -1])[0], atol=1e-5)
+    for result in (out['logit'], value):  # value and policy train one trunk
+        trained = model.actor.lm.get_input_embeddings().weight
+        assert torch.autograd.grad(result.square().sum(), trained)[0].any()
 
 
 def test_what_rows_have_in_common_is_read_once(model):
@@ -49,14 +50,6 @@ def test_what_rows_have_in_common_is_read_once(model):
     model(observation(*(prompt + [i, i] for i in range(6))), mode='compute_actor')  # all rows of one length
     model(observation(*([p] + prompt + [i, i] for i in range(6) for p in (1, 2))), mode='compute_actor')
     assert read[1:] == [5 + 6 * 2, 2 * 6 + 12 * 2]
-
-
-@pytest.mark.parametrize('name', ['logit', 'value'])
-def test_value_and_policy_train_one_trunk(model, name):
-    torch.nn.init.normal_(model.critic.weight)
-    out = model(observation([3, 1, 4]), mode='compute_actor_critic')[name]
-    grad = torch.autograd.grad((out ** 2).sum(), model.actor.lm.get_input_embeddings().weight)[0]
-    assert grad.abs().sum() > 0
 
 
 def test_an_unknown_mode(model):

@@ -4,22 +4,19 @@ import copy
 import pytest
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.rollout import Sampling, generate
 from dizoo_llm.envs import TokenEnv
-from tests.model.helper import COMMON, CPU, GPT2, PLAIN, of, uniform
+from tests.model.helper import CPU, make, uniform
 from tests.policies import make_policy, sample_groups
 
 pytestmark = pytest.mark.unittest
-LLAMA = dict(COMMON, model_type='llama')
-OPT = dict(PLAIN, model_type='opt', ffn_dim=48, word_embed_proj_dim=32)
-RATES = {
-    'gpt2': (dict(GPT2, model_type='gpt2'), dict(embd_pdrop=0.5, attn_pdrop=0.5, resid_pdrop=0.5)),
-    'opt': (OPT, dict(dropout=0.5, attention_dropout=0.5)),
-    'llama': (LLAMA, dict(attention_dropout=0.5)),
-}
+RATES = dict(
+    gpt2=dict(embd_pdrop=0.5, attn_pdrop=0.5, resid_pdrop=0.5),
+    opt=dict(dropout=0.5, attention_dropout=0.5),
+    llama=dict(attention_dropout=0.5),
+)
 PROMPTS = [torch.arange(5), torch.arange(5), torch.arange(9) + 20]
 
 
@@ -35,8 +32,7 @@ def results(model):
 @pytest.mark.parametrize('options', [dict(), dict(gradient_checkpointing=True)], ids=['plain', 'checkpointing'])
 @pytest.mark.parametrize('name', RATES)
 def test_dropout_changes_nothing(name, options):
-    config, rates = RATES[name]
-    plain, model = of(config, **options), of(dict(config, **rates), **options).train()
+    plain, model = make(name, 1, **options), make(name, 1, RATES[name], **options).train()
     model.load_state_dict(plain.state_dict())
     random = torch.get_rng_state()
     assert all(torch.equal(found, wanted) for found, wanted in zip(results(model), results(plain)))
@@ -57,9 +53,7 @@ class Normed(nn.Module):
 
 
 def normed(vocabulary):
-    torch.manual_seed(0)
-    config = dict(LLAMA, vocab_size=vocabulary)
-    lm = AutoModelForCausalLM.from_config(AutoConfig.for_model(config.pop('model_type'), **config))
+    lm = make('llama', 1, dict(vocab_size=vocabulary)).lm
     lm.model.layers[0].mlp = Normed(lm.model.layers[0].mlp)
     return CausalLM.from_model(lm.train())
 

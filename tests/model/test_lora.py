@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from ding_common import ConfigError
 from ding_grpo.model import CausalLM
-from tests.model.helper import WIDE
+from tests.model.helper import make
 
 pytest.importorskip('peft')
 pytestmark = pytest.mark.unittest
@@ -64,8 +64,7 @@ def test_the_reference_is_the_model_without_them(model, tiny_model):
 
 def test_on_the_weights_of_experts(tmp_path):
     """peft parametrizes them in each call, which failed in the float64 of the output layer's measurement."""
-    experts = dict(head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
-    CausalLM(config=dict(WIDE, model_type='qwen3_moe', **experts)).save_pretrained(str(tmp_path))
+    make('qwen3_moe').save_pretrained(str(tmp_path))
     model = CausalLM(pretrained=str(tmp_path), lora=dict(r=4, lora_alpha=8, target_modules='all-linear'))
     assert any('experts' in name for name, p in model.named_parameters() if p.requires_grad)
     assert model.output_head()[2:4] == (1, None) and model.shares_prompts
@@ -118,17 +117,16 @@ def test_saved_folder(folder, tmp_path, merged, other_weights):
         (dict(layer_replication=[[0, 2]]), r'lora.layer_replication = \[\[0, 2\]\]: must be'),
         (dict(target_modules='(.*)*q_proj'), 'lora.target_modules = .*: must be names of'),
         (dict(inference_mode=True), 'lora.inference_mode = True: must be False'),
+        (None, 'save_merged = True: needs policy.model.lora'),
     ],
     ids=str
 )
 def test_wrong_options(folder, lora, message):
     with pytest.raises(ConfigError, match=f'policy.model.{message}'):
-        CausalLM(pretrained=folder, lora=lora)
+        CausalLM(pretrained=folder, lora=lora, save_merged=True)
 
 
 def test_wrong_use(folder, tiny_config):
-    with pytest.raises(ConfigError, match='policy.model.save_merged = True: needs policy.model.lora'):
-        CausalLM(pretrained=folder, save_merged=True)
     with pytest.raises(ConfigError, match="gradient_checkpointing = 'yes': must be True or False"):
         CausalLM(pretrained=folder, gradient_checkpointing='yes')
     with pytest.raises(ConfigError, match='needs policy.model.pretrained'):

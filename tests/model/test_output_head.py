@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from ding_common import ConfigError
-from ding_grpo.model import CausalLM, PromptBatch
-from ding_grpo.rl_utils import linear_log_prob, naive_method
-from tests.model.helper import COMMON, CPU, PLAIN, WIDE, logits_alone, make, modules_called
+from ding_grpo.model import PromptBatch
+from ding_grpo.rl_utils import naive_method
+from tests.model.helper import CPU, learned, logits_alone, make, modules_called
 
 pytestmark = pytest.mark.unittest
 
@@ -42,29 +42,27 @@ class TestMeasured:
             tiny_model.output_head()
 
     @pytest.mark.parametrize(
-        'name, config, head',
+        'name, head',
         [
-            ('gemma2', dict(WIDE, head_dim=8), (1, 30)),  # soft cap
-            ('opt', dict(PLAIN, ffn_dim=48, word_embed_proj_dim=32), (1, None)),
-            ('gptj', dict(PLAIN, rotary_dim=4, n_embd=32, n_layer=2, n_head=4), (1, None)),  # bias
-            ('cohere', COMMON, (0.0625, None)),  # factor
-            ('granite', dict(COMMON, logits_scaling=8.0), (1 / 8, None)),  # divisor
+            ('gemma2', (1, 30)),  # soft cap
+            ('opt', (1, None)),
+            ('gptj', (1, None)),  # bias
+            ('cohere', (0.0625, None)),  # factor
+            ('granite (multipliers)', (1 / 4, None)),  # divisor
         ]
     )
-    def test_logits_of_other_forms(self, name, config, head):
-        model = make(name, config, scale=3)  # so that logits reach where a soft cap acts
+    def test_logits_of_other_forms(self, name, head):
+        model = make(name, scale=3)  # so that logits reach where a soft cap acts
         prompts = [torch.randint(0, 40, (n, )) for n in (5, 9)]
         batch, completion = PromptBatch.of(prompts, CPU), torch.randint(0, 40, (2, 4))
         assert model.output_head()[2:4] == pytest.approx(head)
         wanted = logits_alone(model, prompts, completion)
         assert torch.allclose(model.completion_logits(batch, completion), wanted, atol=1e-4)
-        hidden = model.completion_hidden(batch, completion)
-        found = linear_log_prob(hidden, index=completion, **model.output_head()._asdict())
-        assert torch.allclose(found, naive_method(wanted, completion), atol=1e-4)
+        assert torch.allclose(learned(model, batch, completion), naive_method(wanted, completion), atol=1e-4)
 
     @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
     def test_in_half_types(self, dtype):
-        model = CausalLM(config=dict(WIDE, model_type='gemma2', head_dim=8), dtype=dtype)
+        model = make('gemma2', 1, dtype=dtype)
         assert model.output_head()[2:4] == pytest.approx((1, 30), rel=1e-4)
 
 
@@ -76,16 +74,6 @@ def hooked(change):
 def given(change):
     """A hook changes the last hidden states before the layer."""
     return lambda lm: lm.lm_head.register_forward_pre_hook(lambda module, args: (change(args[0]), ))
-
-
-def patched(change):
-    """The layer has a forward of its own."""
-
-    def patch(lm):
-        forward = lm.lm_head.forward
-        lm.lm_head.forward = lambda x: change(forward(x))
-
-    return patch
 
 
 def with_logits(change):
@@ -124,10 +112,8 @@ class TestRefused:
         'change, reason',
         [
             (scaled_linear, 'ScaledLinear'),
-            *(
-                (way(change), CHANGED) for way in (hooked, patched)
-                for change in (lambda o: o * 2, lambda o: o.roll(1, -1))
-            ),
+            (hooked(lambda o: o * 2), CHANGED),
+            (hooked(lambda o: o.roll(1, -1)), CHANGED),
             (given(lambda x: x / 3), CHANGED),  # as MiniCPM does: the head divides them by a width
             (other_type, 'does not read the last hidden states'),
             (learned_factor, 'trainable weights besides'),
@@ -145,6 +131,6 @@ class TestRefused:
             tiny_model.output_head()
 
     def test_heads_that_do_not_fit_together_are_an_error_of_the_config(self):
-        model = CausalLM(config=dict(COMMON, model_type='qwen2'))  # by default it has 32 key heads
+        model = make('qwen2', change=dict(num_key_value_heads=32))
         with pytest.raises(ConfigError, match='policy.model: Qwen2ForCausalLM fails to read tokens: RuntimeError'):
             model.output_head()

@@ -5,8 +5,7 @@ import json
 import pytest
 import torch
 
-from benchmarks.architectures.configs import config_of
-from ding_grpo.model import CausalLM, PromptBatch
+from ding_grpo.model import PromptBatch
 from ding_grpo.model.read.completions import read_shared
 from ding_grpo.model.read.decoding import CachedDecoding, SharedDecoding
 from ding_grpo.model.read.packed_row import NAME
@@ -16,7 +15,7 @@ from ding_grpo.rl_utils import naive_method
 from ding_grpo.rollout import Sampling, generate
 
 from tests.cases import long
-from tests.model.helper import CONFIGS, CPU, ShortBeginnings, gradient, make, set_way, tokens_read, uniform
+from tests.model.helper import CPU, NAMES, ShortBeginnings, alone, gradient, make, set_way, tokens_read, uniform
 
 pytestmark = pytest.mark.unittest
 LENGTHS = {
@@ -74,7 +73,7 @@ def crossed(names, cases):
 class TestLearning:
 
     @pytest.mark.parametrize('part', [0, PART], ids=['parts', 'one part'])
-    @pytest.mark.parametrize('name, case', crossed(CONFIGS, LENGTHS))
+    @pytest.mark.parametrize('name, case', crossed(NAMES, LENGTHS))
     def test_hidden_states_and_gradients(self, name, case, part):
         model = make(name)
         prompts, completion, length = rows(case)
@@ -114,7 +113,7 @@ class TestLearning:
 
 class TestSampling:
 
-    @pytest.mark.parametrize('name, case', crossed(CONFIGS, ['uneven', 'even', 'beginnings']))
+    @pytest.mark.parametrize('name, case', crossed(NAMES, ['uneven', 'even', 'beginnings']))
     def test_tokens_are_those_of_the_copied_cache(self, name, case):
         """40 tokens a row: the room for keys doubles twice, rows end and leave, windows close."""
         model = make(name)
@@ -146,6 +145,29 @@ class TestSampling:
         assert read == [8 + 5 + 9 + 4 + 6 + 3 + (5 - 2)]
 
 
+def test_more_than_1024_prompts_at_once():
+    """1,100 prompts of 2 to 40 tokens, two rows each, in random order. A third begin with the same 70 tokens."""
+    generator = torch.Generator().manual_seed(0)
+    prompts = [torch.randint(0, 40, (n, ), generator=generator) for n in [*range(2, 41)] * 29][:1100]
+    common = torch.randint(0, 40, (70, ), generator=generator)
+    prompts = [torch.cat([common, p]) if i % 3 == 0 else p for i, p in enumerate(prompts)]
+    order = torch.randperm(2200, generator=generator).tolist()
+    given = [prompts[i // 2] for i in order]
+    model = make('llama', change=dict(max_position_embeddings=128))
+    read, batch = tokens_read(model), PromptBatch.of(given, CPU)
+    assert len(batch.ids) > 1024
+    out = generate(model, batch, 4, range(4), Sampling(), uniform(len(given), 4))
+    action, counted = out.action.clamp(min=0), out.action >= 0
+    some = torch.arange(0, len(given), 100)
+    with torch.no_grad():
+        learned = naive_method(model.completion_logits(batch, action, out.length), action)
+        wanted = alone(model, [given[i] for i in some], action[some])
+    assert (learned - out.logp)[counted].abs().max() < 1e-4
+    assert torch.allclose(learned[some][counted[some]], wanted[counted[some]], atol=1e-4)
+    distinct = {tuple(row.tolist()) for row in given}
+    assert read[0] <= sum(map(len, distinct)) - 70 * (sum(len(row) > 41 for row in distinct) - 1)
+
+
 class TestInstall:
 
     @pytest.mark.parametrize('name', ['llama', 'gemma2'])
@@ -171,4 +193,4 @@ class TestInstall:
         assert (again - rollout.logp).abs().mean() < 0.05
 
     def test_an_architecture_that_needs_contiguous_results(self):
-        assert CausalLM(config=config_of('afmoe')).shares_prompts
+        assert make('afmoe').shares_prompts

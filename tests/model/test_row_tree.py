@@ -13,18 +13,12 @@ from tests.model.helper import CPU
 pytestmark = pytest.mark.unittest
 
 
-def branches_of(prompts, rows, hidden):
-    tree = PromptTree.of(PromptBatch.of([torch.tensor(p) for p in prompts], CPU))
-    length = torch.tensor([len(row) for row in rows])
-    completion = torch.full((len(rows), int(length.max()) + 1), 99)
-    for i, row in enumerate(rows):
-        completion[i, :len(row)] = torch.tensor(row, dtype=torch.long)
-    return tree, RowTree.of(tree, completion, length, hidden)
-
-
 def check(prompts, rows, hidden=32):
     """Each row, found from its last token by what this sees of its branch."""
-    tree, branches = branches_of(prompts, rows, hidden)
+    tree = PromptTree.of(PromptBatch.of([torch.tensor(p) for p in prompts], CPU))
+    length = torch.tensor([len(row) for row in rows])
+    completion = torch.tensor([row + [99] * (int(length.max()) + 1 - len(row)) for row in rows])
+    branches = RowTree.of(tree, completion, length, hidden)
     first = torch.tensor([0, *branches.length]).cumsum(0).tolist()
     assert first[-1] == len(branches.ids) == len(branches.position)
     assert branches.prompt == sorted(branches.prompt)

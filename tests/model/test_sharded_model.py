@@ -5,17 +5,16 @@ from torch import nn
 from ding_common import ConfigError
 from ding_grpo.model.fast_linear import forget_casts
 from ding_grpo.model.sharding import check_layers, layers_of
-from tests.model.helper import WIDE, of
+from tests.model.helper import make
 
 pytestmark = pytest.mark.unittest
 
 
 @pytest.fixture
-def model(request):
-    return of(dict(WIDE, model_type=getattr(request, 'param', 'llama')))
+def model():
+    return make('qwen2')
 
 
-@pytest.mark.parametrize('model', ['llama', 'qwen2'], indirect=True)
 def test_each_layer_is_divided_by_itself_and_no_gradient_is_computed(model):
     check_layers(model)
     assert len(layers_of(model)) == 2 and all(p.grad is None for p in model.parameters())
@@ -32,13 +31,13 @@ def test_weights_that_some_tokens_do_not_use(model):
 
 def test_without_layers(model):
     model.lm.model.layers = nn.ModuleList()
-    with pytest.raises(ConfigError, match='policy.shard = True: LlamaForCausalLM has no layers'):
+    with pytest.raises(ConfigError, match='policy.shard = True: Qwen2ForCausalLM has no layers'):
         check_layers(model)
 
 
 def test_converted_weights_are_dropped_with_the_weights():
     """Else new weights at the address of old ones would be taken for them."""
-    model = of(dict(WIDE, model_type='llama'), autocast='bfloat16')
+    model = make('llama', autocast='bfloat16')
     layer = model.lm.model.layers[0].mlp.up_proj
     layer.weight.requires_grad_(False)
     x = torch.ones(1, 32)

@@ -6,12 +6,12 @@ import torch
 
 from ding_common import ConfigError
 from ding_grpo.act.critic import TokenCritic
-from ding_grpo.model import CausalLM, PromptBatch
+from ding_grpo.model import PromptBatch
 from ding_grpo.model.read import step_graph
 from ding_grpo.model.read.step_graph import StepGraph
-from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rollout import Sampling, generate
-from tests.model.helper import GPT2, ShortBeginnings, make, uniform
+from benchmarks.architectures.configs import config_of
+from tests.model.helper import ShortBeginnings, learned, make, uniform
 from tests.model.test_packed_row import rows
 from tests.policies import make_policy
 from tests.act.test_kept_cache import LLAMA, WINDOW, play
@@ -97,21 +97,13 @@ class TestSampling:
         assert torch.equal(found.action, wanted.action) and torch.allclose(found.logp, wanted.logp, atol=1e-4)
         assert gpu.counts.launches['graph'] >= 10
 
-    @pytest.mark.parametrize(
-        'options', [
-            dict(autocast='bfloat16'),
-            dict(autocast='bfloat16', autocast_output=True),
-            dict(dtype='bfloat16'),
-        ],
-        ids=str
-    )
+    @pytest.mark.parametrize('options', [dict(autocast='bfloat16', autocast_output=True), dict(dtype='bfloat16')])
     def test_arithmetic(self, options, gpu):
         model, batch = make('llama', cuda_graphs=True, **options).to(CUDA), PromptBatch.of(rows('even')[0], CUDA)
         rollout = generate(model, batch, 20, (), Sampling(), uniform(len(batch.row), 20).to(CUDA))
         with torch.no_grad():
-            hidden = model.completion_hidden(batch, rollout.action, rollout.length)
-        learned = linear_log_prob(hidden, index=rollout.action, **model.output_head()._asdict())
-        assert (learned - rollout.logp).abs().max() < 0.1 and gpu.counts.launches['graph'] >= 15
+            again = learned(model, batch, rollout.action, rollout.length)
+        assert (again - rollout.logp).abs().max() < 0.1 and gpu.counts.launches['graph'] >= 15
 
     @pytest.mark.parametrize(
         'model', [LLAMA, pytest.param(WINDOW, marks=pytest.mark.algotest)], ids=['llama', 'window']
@@ -135,27 +127,16 @@ class TestSampling:
 
 class TestRefusals:
 
-    def test_an_architecture_that_waits_for_the_gpu(self, gpu):
-        """Tokens are sorted by their expert, and the number of each expert's tokens is not known before."""
-        experts = dict(vocab_size=40, num_local_experts=4, num_experts_per_tok=2, num_key_value_heads=2)
-        model = CausalLM(config=dict(LLAMA, model_type='mixtral', **experts), cuda_graphs=True).to(CUDA)
-        model.lm.set_experts_implementation('eager')
-        batch = PromptBatch.of(rows('even')[0], CUDA)
-        with pytest.raises(ConfigError, match='policy.model.cuda_graphs = True: the GPU cannot record'):
-            generate(model, batch, 20, (), Sampling(), uniform(len(batch.row), 20).to(CUDA))
-
     @pytest.mark.parametrize('switch, given', [('cuda_graphs', {}), ('autocast_output', dict(autocast='bfloat16'))])
     def test_a_model_that_cannot_share_prompts_and_a_critic(self, think_answer, switch, given):
         main, create = think_answer
-        main.policy.model = dict(
-            type='causal_lm', config=dict(GPT2, model_type='openai-gpt'), **{switch: True}, **given
-        )
+        main.policy.model = dict(type='causal_lm', config=config_of('openai-gpt'), **{switch: True}, **given)
         with pytest.raises(ConfigError, match=f'{switch} = True: OpenAIGPTLMHeadModel cannot share prompts'):
             make_policy(main, create)
         with pytest.raises(ConfigError, match=f'policy.learn.critic.model.{switch} = True: a critic does not sample'):
-            TokenCritic(CausalLM(config=LLAMA), {'config': LLAMA, switch: True, **given})
+            TokenCritic(make('llama'), {'config': config_of('llama'), switch: True, **given})
 
     def test_a_cpu_uses_none(self):
-        assert not CausalLM(config=LLAMA, cuda_graphs=True).uses_cuda_graphs
+        assert not make('llama', cuda_graphs=True).uses_cuda_graphs
         with pytest.raises(ConfigError, match='policy.model.cuda_graphs = 1: must be True or False'):
-            CausalLM(config=LLAMA, cuda_graphs=1)
+            make('llama', cuda_graphs=1)

@@ -10,99 +10,32 @@ from ding_grpo.model.read import whole
 from ding_grpo.model.trial.float64 import in_float64
 from ding_grpo.rl_utils import naive_method
 from ding_grpo.rollout import Sampling, generate
-from tests.cases import long
-from tests.model.helper import CPU, GPT2, PLAIN, WIDE, alone, gradient, of, set_way, uniform
-from tests.model.helper import make as made
+from tests.cases import brief, long
+from tests.model.helper import CPU, alone, gradient, make, set_way, uniform
 
 pytestmark = pytest.mark.unittest
-EXPERTS = dict(WIDE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
-MAMBA = dict(mamba_n_heads=8, mamba_d_head=8, mamba_d_state=8, mamba_n_groups=1)
-LINEAR = dict(
-    head_dim=8,
-    layer_types=['linear_attention', 'full_attention'],
-    linear_num_value_heads=4,
-    linear_num_key_heads=2,
-    linear_key_head_dim=8,
-    linear_value_head_dim=8
-)
-MLA = dict(
-    PLAIN,
-    intermediate_size=48,
-    num_key_value_heads=4,
-    kv_lora_rank=16,
-    q_lora_rank=16,
-    qk_rope_head_dim=8,
-    qk_nope_head_dim=16,
-    v_head_dim=16,
-    n_routed_experts=4,
-    n_shared_experts=1,
-    num_experts_per_tok=2,
-    moe_intermediate_size=16,
-    first_k_dense_replace=1,
-    n_group=1,
-    topk_group=1
-)
-BART = dict(
-    vocab_size=40,
-    d_model=32,
-    decoder_layers=2,
-    decoder_attention_heads=4,
-    decoder_ffn_dim=48,
-    max_position_embeddings=64
-)
-CONFIGS = {
-    'llama': WIDE,
-    'qwen3_moe': dict(EXPERTS, head_dim=8),
-    'cohere': dict(WIDE, logit_scale=0.3),  # not a number that float32 has
-    'deepseek_v3': MLA,
-    'deepseek_v2': dict(MLA, q_lora_rank=None, v_head_dim=8),
+alone_tried = pytest.mark.usefixtures('each_model_has_its_trial')
+SHARED = ['llama', 'qwen3_moe', 'deepseek_v3', 'deepseek_v2 (values as long as keys)']
+PADDED = [
     # attention of another kind, or with an argument that sharing does not know
-    'falcon': dict(PLAIN, new_decoder_architecture=False, multi_query=True, alibi=False),
-    'gpt_neo': dict(vocab_size=40, hidden_size=32, num_layers=2, num_heads=4, attention_types=[[['global'], 2]]),
-    'bloom': dict(vocab_size=40, hidden_size=32, n_layer=2, n_head=4),
-    'gpt_neox_japanese': dict(PLAIN, intermediate_multiple_size=2),
-    'gpt_oss': dict(WIDE, head_dim=8, sliding_window=6, num_local_experts=4, num_experts_per_tok=2),
-    'doge': WIDE,
-    'diffllama': WIDE,
+    *('falcon', 'gpt_neo', 'bloom', 'gpt_neox_japanese', 'gpt_oss', 'doge', 'diffllama'),
     # hybrids
-    'lfm2': dict(WIDE, layer_types=['conv', 'full_attention']),
-    'qwen3_5_text': dict(WIDE, **LINEAR),
-    'qwen3_next': dict(EXPERTS, shared_expert_intermediate_size=16, **LINEAR),
-    'bamba': dict(WIDE, attn_layer_indices=[1], mamba_chunk_size=8, **MAMBA),
-    'falcon_h1': dict(WIDE, mamba_d_ssm=64, mamba_chunk_size=8, **MAMBA),
-    'olmo_hybrid': dict(WIDE, pad_token_id=0),
-    # positions are counted by the model itself
-    'bart': BART,
-    # no cache that rows could go on from
-    'openai-gpt': GPT2,
-    'mamba': dict(vocab_size=40, hidden_size=32, state_size=8, num_hidden_layers=2),
+    *('lfm2', 'qwen3_5_text', 'qwen3_next', 'bamba', 'falcon_h1', 'olmo_hybrid'),
+]
+WAYS = {
+    **dict.fromkeys(SHARED, 'shared'),
+    **dict.fromkeys(PADDED, 'padded'),
+    'bart': 'by_length',  # it counts positions itself
+    'openai-gpt': 'reread',  # these have no cache that rows could go on from
+    'mamba': 'reread',
 }
-SHARED = ['llama', 'qwen3_moe', 'cohere', 'deepseek_v3', 'deepseek_v2']
-WAYS = dict.fromkeys(SHARED, 'shared') | {'bart': 'by_length', 'openai-gpt': 'reread', 'mamba': 'reread'}
-FEW = ('llama', 'falcon', 'gpt_oss')
-REFORMER = dict(
-    model_type='reformer',
-    vocab_size=40,
-    hidden_size=32,
-    attention_head_size=8,
-    num_attention_heads=4,
-    feed_forward_size=48,
-    attn_layers=['local'],
-    axial_pos_embds=False,
-    is_decoder=True,
-    max_position_embeddings=64
-)
-XLNET = dict(model_type='xlnet', vocab_size=40, d_model=32, n_layer=2, n_head=4, d_inner=48)
-
-
-def way_of(name):
-    return WAYS.get(name, 'padded')
-
-
-def make(name, scale=4, **options):
-    return made(name, CONFIGS[name], scale, **options)
-
-
+EACH_KIND = [*SHARED, 'falcon', 'gpt_oss', 'doge', 'diffllama', 'lfm2', 'qwen3_5_text', 'bamba', 'bart', 'mamba']
+FEW = [
+    *(('llama', option) for option in (dict(dtype='bfloat16'), dict(dtype='float16'), dict(scale=0.1), dict(scale=30))),
+    *(('falcon', option) for option in (dict(dtype='float16'), dict(scale=30))),
+    *(('gpt_oss', option) for option in (dict(dtype='bfloat16'), dict(scale=0.1))),
+    ('cohere', dict(change=dict(logit_scale=0.3))),  # not a number that float32 has
+]
 KERNELS = [f'_scaled_dot_product_efficient_attention{end}' for end in ('', '_backward')]
 
 
@@ -114,28 +47,22 @@ def prompts():
 
 class TestChoice:
 
-    @pytest.mark.parametrize(
-        'name, options', [
-            *((name, dict()) for name in CONFIGS),
-            *((name, dict(dtype=dtype)) for name in FEW for dtype in ('bfloat16', 'float16')),
-            *(long(name, dict(dtype='bfloat16')) for name in CONFIGS if name not in FEW),
-            *((name, dict(scale=scale)) for name in FEW for scale in (0.1, 1, 30)),
-        ],
-        ids=str
-    )
-    def test_is_of_the_architecture_and_not_of_the_type_or_the_weights(self, name, options):
-        assert make(name, **options).way == way_of(name)
-
-    @pytest.mark.parametrize('name', list(CONFIGS))
+    @pytest.mark.parametrize('name', brief(WAYS, EACH_KIND))
     def test_what_is_sampled_and_learned_is_what_transformers_gives(self, name, capsys):
         model, rows = make(name), prompts()
-        batch, _ = PromptBatch.of(rows, CPU), model.way
+        batch = PromptBatch.of(rows, CPU)
+        assert model.way == WAYS[name]
         with in_float64():  # float32 differs by more than 2e-5 for some architectures on some processors
             found = generate(model, batch, 14, (), Sampling(), uniform(6, 14))
             wanted = alone(model, rows, found.action)
             again = naive_method(model.completion_logits(batch, found.action), found.action)
         assert torch.allclose(found.logp, wanted, atol=2e-6) and torch.allclose(again, wanted, atol=2e-6)
-        assert capsys.readouterr().out.count(type(model.lm).__name__) == (way_of(name) != 'shared')  # said once
+        assert capsys.readouterr().out.count(type(model.lm).__name__) == (WAYS[name] != 'shared')  # said once
+
+    @alone_tried
+    @pytest.mark.parametrize('name, options', [*FEW, *(long(name, dict(dtype='bfloat16')) for name in WAYS)], ids=str)
+    def test_is_of_the_architecture_and_not_of_the_type_or_the_weights(self, name, options):
+        assert make(name, **options).way == WAYS.get(name, 'shared')
 
     @pytest.mark.parametrize('name', ['bamba', 'qwen3_5_text', 'bart'])
     def test_prompts_of_one_length(self, name):
@@ -160,19 +87,19 @@ class TestChoice:
         assert torch.allclose(a, model.completion_hidden(batch, wanted.action.clamp(min=0)), atol=1e-5)
 
     @pytest.mark.parametrize(
-        'config, message',
+        'name, message',
         [
             # rows see what follows them
-            (XLNET, 'XLNetLMHeadModel cannot be trained: results of rows read together differ'),
+            ('xlnet', 'XLNetLMHeadModel cannot be trained: results of rows read together differ'),
             # it refuses gradients in evaluation mode
-            (REFORMER, 'ReformerModelWithLMHead cannot be trained: AssertionError'),
-        ],
-        ids=['xlnet', 'reformer']
+            ('reformer', 'ReformerModelWithLMHead cannot be trained: AssertionError'),
+        ]
     )
-    def test_refused(self, config, message):
+    def test_refused(self, name, message):
         with pytest.raises(ConfigError, match=message):
-            of(config).way
+            make(name, 1).way
 
+    @alone_tried
     def test_a_leak_between_rows_is_seen_however_small(self, monkeypatch):
         """Its size in bfloat16 is below rounding."""
         attend = whole.Whole.attend
@@ -184,6 +111,7 @@ class TestChoice:
         monkeypatch.setattr(whole.Whole, 'attend', leaks)
         assert make('llama', dtype='bfloat16').way == 'padded'
 
+    @alone_tried
     def test_what_is_not_finite_is_not_tried(self):
         """And nothing is decided: with weights that are finite again, and for other models, the trial is made."""
         model = make('llama')
@@ -194,6 +122,7 @@ class TestChoice:
         weight.copy_(before)
         assert model.way == 'shared'
 
+    @alone_tried
     def test_the_weights_keep_their_type_and_their_values(self):
         model = make('qwen3_moe', dtype='bfloat16')
         before = copy.deepcopy(model.state_dict())
@@ -201,19 +130,17 @@ class TestChoice:
         after = model.state_dict()
         assert all(after[name].dtype is x.dtype and torch.equal(after[name], x) for name, x in before.items())
 
-    @pytest.mark.parametrize('scale', [0, 1])
-    def test_adapters_change_nothing(self, scale, tmp_path):
-        of(dict(CONFIGS['llama'], model_type='llama', num_hidden_layers=30)).save_pretrained(str(tmp_path))
+    def test_adapters_change_nothing(self, tmp_path):
+        make('llama', 1, dict(num_hidden_layers=12)).save_pretrained(str(tmp_path))
         model = CausalLM(pretrained=str(tmp_path), lora=dict(r=4, target_modules='all-linear'))
         with torch.no_grad():
             for p in model.parameters():
                 if p.requires_grad:
-                    p.normal_(std=scale)
+                    p.normal_()
         assert model.way == 'shared'
 
 
-@pytest.mark.parametrize('device', ['cpu', 'cuda'])
-@pytest.mark.parametrize('name', SHARED)
+@pytest.mark.parametrize('name, device', [('deepseek_v3', 'cpu'), *((name, 'cuda') for name in SHARED)])
 def test_attention_gives_what_transformers_gives(name, device, gpu):
     model, rows = make(name).to(device), [row.to(device) for row in prompts()]
     batch = PromptBatch.of(rows, torch.device(device))
@@ -227,17 +154,17 @@ def test_attention_gives_what_transformers_gives(name, device, gpu):
     assert torch.allclose(found.logp[counted], wanted[counted], atol=2e-5)
     assert torch.allclose(logp[counted], wanted[counted], atol=2e-5)
     assert torch.allclose(got, expected, atol=5e-6 * expected.abs().max().item())
-    # the size of deepseek's values differs from that of its queries, so that it needs plain attention
-    fast = device == 'cuda' and 'deepseek' not in name
+    # the size of its values differs from that of its queries, so that it needs plain attention
+    fast = device == 'cuda' and name != 'deepseek_v3'
     assert [gpu.counts.launches[name] > 0 for name in KERNELS] == [fast] * 2
 
 
 def test_attention_on_a_gpu_in_bfloat16(gpu):
     """Layers and attention compute in bfloat16, forward and backward."""
-    config, rows, found = dict(WIDE, model_type='llama'), prompts(), []
+    rows, found = prompts(), []
     action = torch.randint(3, 40, (len(rows), 9))
     for autocast in (None, 'bfloat16'):
-        model = of(config, autocast=autocast).to('cuda')
+        model = make('llama', 1, autocast=autocast).to('cuda')
         assert model.shares_prompts
         gpu.counts.reset()
         hidden = model.completion_hidden(PromptBatch.of(rows, torch.device('cuda')), action.to('cuda'))

@@ -8,23 +8,9 @@ from ding_grpo.model.trial.architecture import RESULTS
 from ding_grpo.model.trial.length_limit import length_limit
 from ding_grpo.rl_utils import naive_method
 from ding_grpo.rollout import Sampling, generate
-from tests.model.helper import CPU, PLAIN, WIDE, alone, make, modules_called, of, uniform
+from tests.model.helper import CPU, alone, make, modules_called, uniform
 
-pytestmark = pytest.mark.unittest
-FALCON = dict(PLAIN, new_decoder_architecture=False, multi_query=True, alibi=False)
-LLAMA4 = dict(
-    WIDE,
-    head_dim=8,
-    num_local_experts=2,
-    num_experts_per_tok=1,
-    intermediate_size_mlp=48,
-    attn_temperature_tuning=False,
-    model_type='llama4_text',
-    attention_chunk_size=12
-)
-LONGROPE = dict(rope_type='longrope', short_factor=[1., 1.1, 1.2, 1.3], long_factor=[2., 3., 4., 5.], rope_theta=1e4)
-DYNAMIC = dict(rope_type='dynamic', factor=2., rope_theta=1e4)
-PHI3 = dict(model_type='phi3', pad_token_id=0, original_max_position_embeddings=12, max_position_embeddings=64)
+pytestmark = [pytest.mark.unittest, pytest.mark.usefixtures('each_model_has_its_trial')]
 
 
 def failing(error):
@@ -66,7 +52,7 @@ class TestCheckpoint:
         assert model.way == 'padded' and 'a passing fault' in capsys.readouterr().out
         resumed = make('llama')
         resumed.load_way_state(model.way_state())
-        assert resumed.way == 'shared' and make('falcon', FALCON).way_state()['way'] == 'padded'
+        assert resumed.way == 'shared' and make('falcon').way_state()['way'] == 'padded'
 
     @pytest.mark.parametrize('change', [dict(transformers='5.0'), dict(longest=7), dict(attention='eager')], ids=str)
     def test_is_not_asked_when_something_else_has_changed(self, change):
@@ -83,12 +69,12 @@ class TestLength:
 
     @pytest.mark.parametrize('tokens, way', [(12, 'shared'), (13, 'padded')])
     def test_a_mask_in_chunks(self, tokens, way):
-        model = of(LLAMA4)
+        model = make('llama4_text', 1, dict(attention_chunk_size=12, attn_temperature_tuning=False))
         model.limit_length(tokens)
         assert model.way == way
 
     def test_a_window_longer_than_the_trial(self):
-        model = of(dict(WIDE, model_type='mistral', sliding_window=40))
+        model = make('mistral', 1, dict(sliding_window=40))
         model.limit_length(100)
         assert model.way == 'shared'
         row, completion = torch.randint(0, 40, (60, )), torch.randint(0, 40, (2, 20))
@@ -96,16 +82,12 @@ class TestLength:
         assert torch.allclose(found, alone(model, [row, row], completion), atol=2e-5)
 
     @pytest.mark.parametrize(
-        'config', [
-            dict(WIDE, **PHI3, rope_parameters=LONGROPE),
-            dict(WIDE, model_type='llama', max_position_embeddings=12, rope_parameters=DYNAMIC),
-        ],
-        ids=['longrope', 'dynamic']
+        'name, kind', [('phi3 (longrope rotary)', 'longrope'), ('llama (dynamic rotary)', 'dynamic')]
     )
-    def test_factors_that_change_with_the_longest_row_of_a_batch(self, config):
-        model = of(config)
+    def test_factors_that_change_with_the_longest_row_of_a_batch(self, name, kind):
+        model = make(name, 1)
         reason, most = length_limit(model.lm.config)
-        assert most == 12 and config['rope_parameters']['rope_type'] in reason
+        assert most == 12 and kind in reason
         model.limit_length(12)
         batch, five = PromptBatch.of([torch.arange(8)] * 2, CPU), torch.ones(2, 5, dtype=torch.long)
         assert model.completion_hidden(batch, five[:, :4]).isfinite().all()
@@ -120,7 +102,7 @@ class TestLength:
 
     def test_more_keys_than_are_selected(self):
         """A trial of few tokens selects all keys."""
-        model = of(dict(WIDE, model_type='doge', keep_window_size=20))
+        model = make('doge (no window)', 1, dict(keep_window_size=20))
         assert model.way == 'padded'
         model.limit_length(20)
         with pytest.raises(ConfigError, match='keep_window_size = 20 .* beyond 20 tokens.*may have 21'):
@@ -137,17 +119,17 @@ def tries(model):
 class TestOfOneArchitecture:
     """Its models share the trial, and the measurement of the output layer."""
 
-    def test_a_second_model_needs_none(self, tiny_config):
-        first, second = of(tiny_config), of(tiny_config)
+    def test_a_second_model_needs_none(self):
+        first, second = make('llama'), make('llama')
         assert [tries(model) for model in (first, second)] == [True, False] and first.way == second.way == 'shared'
         assert torch.isfinite(second.lm(torch.arange(3, 12).unsqueeze(0)).logits).all()
-        others = [of(dict(tiny_config, num_hidden_layers=1)), of(tiny_config)]
+        others = [make('llama', change=dict(num_hidden_layers=1)), make('llama')]
         others[1].limit_length(20)
         assert [tries(model) for model in others] == [True, True]
 
-    def test_a_changed_model_is_no_other_of_its_architecture(self, tiny_config):
+    def test_a_changed_model_is_no_other_of_its_architecture(self):
         """It neither takes the result of a plain one, nor leaves one behind."""
-        plain, hooked, patched = (of(tiny_config) for _ in range(3))
+        plain, hooked, patched = (make('llama') for _ in range(3))
         assert plain.output_head().scale == 1 and plain.way == 'shared'
         hooked.lm.lm_head.register_forward_hook(lambda module, args, output: output * 2)
         forward = patched.lm.forward
@@ -155,5 +137,5 @@ class TestOfOneArchitecture:
         with pytest.raises(ConfigError, match='do not give its logits'):
             hooked.output_head()
         assert (hooked.way, patched.way) == ('padded', 'shared')
-        third = of(tiny_config)
+        third = make('llama')
         assert third.output_head().scale == 1 and third.way == 'shared' and not tries(third)

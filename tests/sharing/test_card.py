@@ -121,18 +121,16 @@ def repeated(folder, tmp_path, monkeypatch, pipeline=serial_pipeline_onpolicy):
 
 
 @pytest.mark.envtest
-@pytest.mark.parametrize('mode, pipeline', [('serial_onpolicy', serial_pipeline_onpolicy), ('serial', serial_pipeline)])
-def test_a_run_of_a_config_leaves_what_repeats_it(mode, pipeline, tmp_path, monkeypatch):
+def test_a_run_of_a_config_leaves_what_repeats_it(tmp_path, monkeypatch):
     """The number of updates was an argument of the run."""
     monkeypatch.chdir(tmp_path)
-    configs = small('think_answer_grpo' + ('_serial' if mode == 'serial' else ''))
-    policy = train(configs, 4, name='runs/cli', pipeline=pipeline)
+    policy = train(small('think_answer_grpo_serial'), 4, name='runs/cli', pipeline=serial_pipeline)
     card = ModelCard.load('runs/cli/model/last/README.md')
     assert 'These are the weights after 4 updates.' in card.text and '| problems in training | 4 |' in card.text
     assert '| parts | answer, format, solved |' in card.text
-    assert f'\n    ding -m {mode} -c config.py -s 0\n' in card.text
+    assert '\n    ding -m serial -c config.py -s 0\n' in card.text
     assert 'It has not been trained.' in ModelCard.load('runs/cli/model/best/README.md').text  # no return was higher
-    same(repeated('runs/cli/model/last', tmp_path, monkeypatch, pipeline), weights(policy))
+    same(repeated('runs/cli/model/last', tmp_path, monkeypatch, serial_pipeline), weights(policy))
 
 
 @pytest.mark.envtest

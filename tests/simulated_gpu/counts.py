@@ -8,11 +8,9 @@ class Counts:
     """
     Launches are operations of aten, by name; views and allocations launch nothing. A library may launch several kernels
     for one of them, so they are a lower bound. Waits are operations after which the CPU needs a result of the GPU.
-    Copies are bytes from and to the GPU by 'pinned' (asynchronous) and 'pageable'.
     """
     launches: Counter = field(default_factory=Counter)
     waits: Counter = field(default_factory=Counter)
-    copies: Counter = field(default_factory=Counter)
     live: int = 0  # bytes
     peak: int = 0
 
@@ -25,4 +23,4 @@ class Counts:
 
     def reset(self) -> None:
         """Count anew; the memory that is in use stays."""
-        self.launches, self.waits, self.copies, self.peak = Counter(), Counter(), Counter(), self.live
+        self.launches, self.waits, self.peak = Counter(), Counter(), self.live

@@ -1,7 +1,7 @@
 """
 A GPU without a GPU. Its tensors lie in the memory of the CPU, and a mark of their storage says that they are the GPU's:
 views share it, and a parameter gets it with its data. Operations run on the CPU, and the device counts what a GPU would
-have to launch, to copy and to wait for. Tensors of two devices in one operation are an error, as they are there.
+have to launch and to wait for. Tensors of two devices in one operation are an error, as they are there.
 """
 import weakref
 from collections import Counter
@@ -89,12 +89,9 @@ class SimulatedGPU:
         finally:
             self._near, self._wanted = before
 
-    def copied(self, source: Tensor, to: torch.device, asynchronous: bool) -> None:
+    def copied(self, to: torch.device, asynchronous: bool) -> None:
         """Count a copy from one device to another."""
-        pinned = asynchronous and (to.type == 'cpu' or getattr(source.untyped_storage(), 'pinned', False))
-        way = 'to the GPU' if to.type == 'cuda' else 'from the GPU'
-        self.counts.copies[f"{way}, {'pinned' if pinned else 'pageable'}"] += source.numel() * source.element_size()
-        if to.type == 'cpu' and not pinned:
+        if to.type == 'cpu' and not asynchronous:
             self.waits('copy from the GPU')
 
     @contextmanager
@@ -123,8 +120,8 @@ class SimulatedGPU:
         on_gpu = bool(mine) if tensors else self._near is CUDA
         if self._wanted is not None:
             on_gpu = self._wanted.type == 'cuda'
-        if mine and packet in MIXED and others:
-            self._mixed(packet, args, kwargs, others)
+        if mine and others and packet is aten.copy_:
+            self.copied(self.of(args[0]), bool(kwargs.get('non_blocking', args[2] if len(args) > 2 else False)))
         if mine and self._must_wait(packet, args, kwargs):
             self.waits(str(packet))
         compute = kernels.OF_GPU.get(func, func) if mine else func
@@ -140,14 +137,6 @@ class SimulatedGPU:
         if self.recorded is not None and (on_gpu or mine):
             self.recorded.append((compute, args, kwargs, result))
         return result
-
-    def _mixed(self, packet: Any, args: Tuple, kwargs: Dict, others: List[Tensor]) -> None:
-        if packet is aten.copy_:
-            to = self.of(args[0])
-            self.copied(args[1], to, bool(kwargs.get('non_blocking', args[2] if len(args) > 2 else False)))
-        elif packet in INDEXED:
-            for x in others:
-                self.copied(x, CUDA, False)
 
     def _must_wait(self, packet: Any, args: Tuple, kwargs: Dict) -> bool:
         if packet is aten.repeat_interleave:
@@ -207,7 +196,7 @@ def _to(gpu: SimulatedGPU, func: Callable, x: Tensor, *args: Any, **kwargs: Any)
         return func(x, *map(_without_gpu, args), **{name: _without_gpu(v) for name, v in kwargs.items()})
     dtype = next((v for v in given if isinstance(v, torch.dtype)), x.dtype if like is None else like.dtype)
     flags = [v for v in args if isinstance(v, bool)]
-    gpu.copied(x, device, kwargs.get('non_blocking', flags[0] if flags else False))
+    gpu.copied(device, kwargs.get('non_blocking', flags[0] if flags else False))
     with gpu.calling(device, device):
         return func(x, device=CPU, dtype=dtype, copy=True)
 
@@ -224,10 +213,7 @@ def _tensor(gpu: SimulatedGPU, func: Callable, data: Any, *args: Any, device: An
     if isinstance(data, Tensor) and func is torch.as_tensor:
         return _to(gpu, torch.Tensor.to, data, gpu.of(data) if device is None else device, **kwargs)
     made = func(data, *args, **kwargs)
-    if device is None or torch.device(device).type == 'cpu':
-        return made
-    gpu.copied(made, CUDA, False)
-    return gpu.take(made)
+    return made if device is None or torch.device(device).type == 'cpu' else gpu.take(made)
 
 
 def _list(gpu: SimulatedGPU, func: Callable, x: Tensor) -> Any:
@@ -240,12 +226,6 @@ def _array(gpu: SimulatedGPU, func: Callable, x: Tensor, *args: Any, **kwargs: A
     if gpu.has(x):
         raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.")
     return func(x, *args, **kwargs)
-
-
-def _pinned(gpu: SimulatedGPU, func: Callable, x: Tensor, *args: Any) -> Tensor:
-    found = x.clone()
-    found.untyped_storage().pinned = True
-    return found
 
 
 def _deepcopy(gpu: SimulatedGPU, func: Callable, x: Tensor, memo: Dict) -> Tensor:
@@ -273,7 +253,5 @@ SPECIAL = {
     torch.Tensor.tolist: _list,
     torch.Tensor.numpy: _array,
     torch.Tensor.__array__: _array,
-    torch.Tensor.pin_memory: _pinned,
-    torch.Tensor.is_pinned: lambda gpu, func, x, *args: getattr(x.untyped_storage(), 'pinned', False),
     torch.Tensor.__deepcopy__: _deepcopy,
 }

@@ -131,10 +131,16 @@ def added(seen: Optional[Seen], like: Tensor) -> Optional[Tensor]:
     return None if seen is None else seen.added(like.dtype)
 
 
-def attended(q: Tensor, k: Tensor, v: Tensor, seen: Optional[Seen], options: Options) -> Tuple[Tensor, Tensor]:
-    """Like ``plain``, but without a gradient, and by flash attention if that supports it."""
+def attended(q: Tensor,
+             k: Tensor,
+             v: Tensor,
+             seen: Optional[Seen],
+             options: Options,
+             causal: bool = False) -> Tuple[Tensor, Tensor]:
+    """Like ``plain``, but by flash attention, without a gradient, if that supports it. ``causal`` replaces ``seen`` in
+    flash attention."""
     if is_fast(q, v, options):
-        return flash(q, k, v, options.scale, added(seen, q))
+        return flash(q, k, v, options.scale, added(seen, q), causal)
     return plain(q, k, v, seen, options)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .attention import TOKEN, Options, Seen, added, call_time, flash, flash_backward, is_fast, plain, type_of_backward
+from .attention import TOKEN, Options, Seen, added, attended, call_time, flash_backward, is_fast, type_of_backward
 from .bands import Band, Packed, divide
 from .prompts import PromptTree
 from .row_tree import RowTree
@@ -122,20 +122,27 @@ class Whole:
         q, k, v = q[0], k[0], v[0]
         options = options.within(self._longest)
         if is_fast(q, v, options):
-            return _Flash.apply(q, k, v, self, options.scale).unsqueeze(0)
-        parts = [_plain_own(own.band, q, k, v, self._seen_own(own, options.window), options) for own in self.own]
-        out, lse = (self.packed.join(list(x)) for x in zip(*parts))  # (N, H, E), (N, H)
+            return _Flash.apply(q, k, v, self, options).unsqueeze(0)
+        return self.joined(q, k, v, options)[0].to(v.dtype).unsqueeze(0)
+
+    def joined(self, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tuple[Tensor, Tensor]:
+        """Attention of the tokens to their own segments and to those above, joined by the normalisers: (N, H, E), and
+        the logarithms of the joint normalisers, (N, H)."""
+        parts, fast, repeat = [], is_fast(q, v, options), len(q) // len(k)
+        for own in self.own:
+            seen = own.seen if fast else self._seen_own(own, options.window)
+            found = attended(*_own(own.band, q, k, v), seen, options, causal=seen is None)
+            parts.append([own.band.take(x.transpose(1, 2)) for x in found])
+        out, lse = (self.packed.join(list(x)) for x in zip(*parts))
         for above in self.above:
-            repeat = len(q) // len(k)
-            parts = [
-                _plain_above(*bands, q, k, v, self._seen_above(*bands, offset, options.window, repeat), options)
-                for bands, offset in zip(above.bands, above.offset)
-            ]
-            first, end = above.tokens.start, above.tokens.stop
-            out, lse = (
-                torch.cat([x[:first], joint, x[end:]]) for x, joint in zip((out, lse), above.join(parts, out, lse))
-            )
-        return out.to(v.dtype).unsqueeze(0)
+            parts = []
+            for bands, offset in zip(above.bands, above.offset):
+                seen = self._seen_above(*bands, offset, options.window, repeat)
+                found = attended(*_above(*bands, q, k, v), seen, options)
+                parts.append([bands[0].take(_unfold(x, repeat)) for x in found])
+            joint, first, end = above.join(parts, out, lse), above.tokens.start, above.tokens.stop
+            out, lse = (torch.cat([x[:first], y, x[end:]]) for x, y in zip((out, lse), joint))
+        return out, lse
 
     def _seen_own(self, own: _Own, window: Optional[int]) -> Seen:
         """What tokens see of their own segment, (n or 1, 1, T, T), the same in all layers of a window."""
@@ -193,19 +200,6 @@ def _adjoined(segments: List[Tuple[int, int]], number: List[int]) -> List[Tuple[
     return list(ends.values())
 
 
-def _plain_own(band: Band, q: Tensor, k: Tensor, v: Tensor, seen: Seen, options: Options) -> Tuple[Tensor, Tensor]:
-    """Attention of tokens to their own segment, (tokens, H, E), and the logarithm of its normaliser, (tokens, H)."""
-    out, lse = plain(*_own(band, q, k, v), seen, options)
-    return band.take(out.transpose(1, 2)), band.take(lse.transpose(1, 2))
-
-
-def _plain_above(queries: Band, keys: Band, q: Tensor, k: Tensor, v: Tensor, seen: Optional[Seen],
-                 options: Options) -> Tuple[Tensor, Tensor]:
-    """Attention of tokens to a segment above their own, in the form of ``_plain_own``."""
-    found = plain(*_above(queries, keys, q, k, v), seen, options)
-    return tuple(queries.take(_unfold(x, len(q) // len(k))) for x in found)
-
-
 def _repeat(x: Tensor, heads: int) -> Tensor:
     """(n, K, *) -> (n, H, *)."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
@@ -222,28 +216,14 @@ def _unfold(x: Tensor, repeat: int) -> Tensor:
 
 
 class _Flash(torch.autograd.Function):
-    """``Whole.attend`` by flash attention, to the tokens' own segments and to those above, joined by their normalisers.
-    The backward pass uses the joint result and normaliser for all parts, so that the gradient of each part is the
-    gradient of the joint result."""
+    """``Whole.joined`` by flash attention. The backward pass uses the joint result and normaliser for all parts, so
+    that the gradient of each part is the gradient of the joint result."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Whole, scale: float) -> Tensor:
-        parts = []
-        for band, seen in plan.own:
-            x = _own(band, q, k, v)
-            out, lse = flash(*x, scale, added(seen, q), causal=seen is None)
-            parts.append((band.take(out.transpose(1, 2)), band.take(lse.transpose(1, 2))))
-        out, lse = (plan.packed.join(list(x)) for x in zip(*parts))  # (N, H, D), (N, H)
-        repeat = len(q) // len(k)
-        for above in plan.above:
-            parts = []
-            for queries, keys in above.bands:
-                x = _above(queries, keys, q, k, v)
-                found = flash(*x, scale, added(keys.filled, q))
-                parts.append(tuple(queries.take(_unfold(y, repeat)) for y in found))
-            out[above.tokens], lse[above.tokens] = above.join(parts, out, lse)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Whole, options: Options) -> Tensor:
+        out, lse = plan.joined(q, k, v, options)
         ctx.save_for_backward(q, k, v, out, lse)
-        ctx.plan, ctx.scale = plan, scale
+        ctx.plan, ctx.scale = plan, options.scale
         return out
 
     @staticmethod
