@@ -36,8 +36,6 @@ TABLE = dict.fromkeys(STARTS) | dict.fromkeys(WITH_REWARD_MODEL, 'a config with 
 OTHERS = dict(
     cartpole_ppo_offpolicy="policy.type = 'ppo_offpolicy'",
     cartpole_ppopg="policy.type = 'ppo_pg'",
-    cartpole_ppo_stdim="policy.type = 'ppo_stdim'",
-    cartpole_ppo_icm="policy.type = 'ppo_offpolicy'",
     cartpole_dqn="policy.type = 'dqn'",
 )
 CARTPOLE = 'dizoo.classic_control.cartpole.envs.cartpole_env'
