@@ -141,7 +141,9 @@ class TestFromPython:
 class TestCommandLine:
 
     def test_python_file_is_quiet_and_takes_options(self, tmp_path):
-        code, out, err = call([sys.executable, CONFIG, *'--train-iter 1 -s 3 --exp-name mine'.split()], tmp_path)
+        options = '--train-iter 1 -s 3 --exp-name mine policy.group_size=4 policy.collect.groups=2 ' \
+            'policy.learn.batch_groups=2 policy.model.config.hidden_size=32'
+        code, out, err = call([sys.executable, CONFIG, *options.split()], tmp_path)
         assert (code, err) == (0, ''), err
         assert os.path.exists(tmp_path / 'mine' / 'curve.png') and 'Gym has been unmaintained' not in out
 
