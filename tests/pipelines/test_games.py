@@ -52,7 +52,7 @@ def test_other_credits_learn_and_dialogues_are_recorded(learn):
 
 
 def test_di_engines_ppo_learns_from_turns():
-    options = dict(collect=dict(groups=64), learn=dict(batch_groups=32, epoch_per_collect=2))
+    options = dict(collect=dict(n_sample=64), learn=dict(batch_size=32, epoch_per_collect=2))
     main, create = small('guess_ppo', env=dict(collector_env_num=8), policy=options)
     main.policy.eval.evaluator.eval_freq = 4
     found = weights(train((main, create), 8))
@@ -63,7 +63,7 @@ def test_rewards_of_turns_reach_ppo(monkeypatch):
     """Each at the last token of its turn, within whole episodes; a reply is part of the next observation."""
     collected = []
     each_update(monkeypatch, lambda _, policy, data: collected.extend(data), kind=PPOPolicy)
-    options = dict(collect=dict(groups=256), learn=dict(batch_groups=128, epoch_per_collect=1))
+    options = dict(collect=dict(n_sample=512), learn=dict(batch_size=256, epoch_per_collect=1))
     train(small('key_and_door_ppo', env=dict(collector_env_num=8), policy=options), 2)
     key, rewarded = KeyAndDoorTask.words.index('key'), 0
     observations = [step['obs'].long()[step['obs'] >= 0].tolist() for step in collected]
