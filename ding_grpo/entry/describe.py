@@ -2,6 +2,7 @@
 import importlib
 import os
 import textwrap
+from functools import lru_cache
 from typing import Any, Dict, List, Tuple
 
 from ding.utils import ENV_REGISTRY
@@ -40,6 +41,7 @@ def describe(key: str) -> List[str]:
     raise ConfigError(f'--help {key}: there is no such key; {hint}')
 
 
+@lru_cache(maxsize=1)  # the sources are read
 def sections() -> List[Tuple[str, Section]]:
     """Where the sections apply, in parentheses if not everywhere, and the sections."""
     envs = {kind: ENV_REGISTRY.get(kind) for kind in OWN_ENVS}
