@@ -15,6 +15,8 @@ from easydict import EasyDict
 
 from ding_common import ConfigError, ConfigFile, describe, import_ding, is_not_installed, read_config_file
 
+from .data.plain import plain
+
 GROUP_SIZE = 8
 EPISODES = 8  # of random actions, whose mean length turns steps into groups
 GROUPS = (2, 16)  # fewest and most in a collect
@@ -111,7 +113,7 @@ def check_start(main: Dict, create: Dict, has_env: bool) -> None:
     from .check import built
     from .entry.build import compiled
     from .run.around import around_run
-    main, create = EasyDict(_plain(main)), EasyDict(_plain(create))
+    main, create = EasyDict(plain(main)), EasyDict(plain(create))
     main.policy.update(cuda=False, multi_gpu=False)
     try:
         if has_env:
@@ -135,7 +137,7 @@ def convert(main: Dict, create: Dict, length: Optional[float]) -> Converted:
     from .config.ppo_keys import PPO_KEYS, written_ppo_keys
     from .policy import GRPOPolicy
     default = PPOPolicy.default_config()
-    old, main, create = main['policy'], _plain(main), _plain(create)
+    old, main, create = main['policy'], plain(main), plain(create)
     new = main['policy'] = {**dict(cuda=False, group_size=GROUP_SIZE), **main['policy']}
     learn, collect = new.setdefault('learn', {}), new.setdefault('collect', {})
     comments: Dict[str, str] = {}
@@ -223,11 +225,6 @@ def _convert_sizes(main: Dict, old: Dict, default: Dict, length: Optional[float]
     comments['policy.eval.evaluator.eval_freq'] = (
         f'Updates. It was {freq} mini-batches, of which a collect of PPO made {per_collect}.'
     )
-
-
-def _plain(section: Dict) -> Dict:
-    """A copy of plain dicts: an EasyDict copies what is stored in it."""
-    return {key: _plain(value) if isinstance(value, dict) else value for key, value in section.items()}
 
 
 def _renamed(name: str) -> str:

@@ -2,6 +2,7 @@
 import importlib
 import os
 import textwrap
+from functools import lru_cache
 from typing import Any, Dict, List, Tuple
 
 from ding.utils import ENV_REGISTRY
@@ -40,18 +41,15 @@ def describe(key: str) -> List[str]:
     raise ConfigError(f'--help {key}: there is no such key; {hint}')
 
 
+@lru_cache(maxsize=1)  # the sources are read
 def sections() -> List[Tuple[str, Section]]:
     """Where the sections apply, in parentheses if not everywhere, and the sections."""
     envs = {kind: ENV_REGISTRY.get(kind) for kind in OWN_ENVS}
-    packages = {'ding_common', *(_package(made) for made in (*envs.values(), describe))}
+    packages = {'ding_common', *(made.__module__.partition('.')[0] for made in (*envs.values(), describe))}
     documented = Documented([os.path.dirname(importlib.import_module(name).__file__) for name in sorted(packages)])
     found = [('', s) for s in documented.sections('KEYS', 'policy')]
     found += [('', s) for s in documented.sections('GroupCollector', 'policy.collect.collector')]
     return found + [(f' ({kind})', s) for kind, env in envs.items() for s in documented.sections(env.__name__, 'env')]
-
-
-def _package(made: Any) -> str:
-    return made.__module__.partition('.')[0]
 
 
 def _of_key(path: str, key: DocumentedKey, where: str) -> List[str]:

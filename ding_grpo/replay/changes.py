@@ -1,11 +1,11 @@
 """What is different in a replayed collect: values of the config, a forced step, rewards."""
-import ast
-import difflib
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 import torch
 
-from ding_common import ConfigError, describe
+from ding_common import ConfigError, describe, nearest
+from ding_common.config.settings import parsed
+from ding_grpo.config.key import value_at
 from ding_grpo.data.capability import group_policy
 
 
@@ -27,53 +27,38 @@ class Changes(NamedTuple):
     def parse(cls, settings: Tuple[str, ...], forces: Tuple[str, ...], rewards: Tuple[str, ...]) -> 'Changes':
         """From the texts of the command line: KEY=VALUE, ROW:STEP=ACTION, ROW=REWARD."""
         return cls(
-            dict(_parsed(text, '--set', 'KEY=VALUE', lambda key, value: (key, _literal(value))) for text in settings),
-            [_parsed(text, '--force', 'ROW:STEP=ACTION', _force) for text in forces],
-            dict(
-                _parsed(text, '--reward', 'ROW=REWARD', lambda key, value: (int(key), float(value))) for text in rewards
-            ),
+            dict(_read(text, '--set', 'KEY=VALUE', parsed) for text in settings),
+            [_read(text, '--force', 'ROW:STEP=ACTION', _force) for text in forces],
+            dict(_read(text, '--reward', 'ROW=REWARD', _reward) for text in rewards),
         )
 
     def apply(self, cfg: Dict[str, Any]) -> None:
         for key, value in self.settings.items():
-            *sections, last = key.split('.')
-            place = cfg
-            for name in sections:
-                place = place.get(name) if isinstance(place, dict) else None
-            if not isinstance(place, dict) or last not in place:
-                raise ConfigError(f'--set {key}: the config has no such key.{_nearest(key, cfg)}')
-            place[last] = value
+            if key not in (known := list(_keys(cfg))):
+                raise ConfigError(f'--set {key}: the config has no such key; {nearest(key, known)}')
+            section, _, name = key.rpartition('.')
+            (value_at(cfg, section) if section else cfg)[name] = value
 
 
-def _parsed(text: str, option: str, form: str, read: Any) -> Any:
-    key, equals, value = text.partition('=')
+def _read(text: str, option: str, form: str, read: Callable[[str], Any]) -> Any:
     try:
-        if not equals:
-            raise ValueError('"=" is missing')
-        return read(key, value)
-    except ValueError as error:
-        raise ConfigError(f'{option} {text}: must have the form {form} ({error}).') from error
+        return read(text)
+    except (ConfigError, ValueError) as error:
+        raise ConfigError(f'{option} {text}: must have the form {form}.') from error
 
 
-def _force(key: str, value: str) -> Force:
+def _force(text: str) -> Force:
+    key, action = parsed(text)
     row, step = map(int, key.split(':'))
-    return Force(row, step, _literal(value))
+    return Force(row, step, action)
 
 
-def _literal(text: str) -> Any:
-    """The value of a Python literal; other texts stay as they are."""
-    try:
-        return ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        return text
+def _reward(text: str) -> Tuple[int, float]:
+    row, _, reward = text.partition('=')
+    return int(row), float(reward)
 
 
-def _nearest(key: str, cfg: Dict[str, Any]) -> str:
-    found = difflib.get_close_matches(key, list(_keys(cfg)), 1)
-    return f' Did you mean {found[0]}?' if found else ''
-
-
-def _keys(section: Dict[str, Any], path: str = '') -> Any:
+def _keys(section: Dict[str, Any], path: str = '') -> Iterator[str]:
     for name, value in section.items():
         yield f'{path}{name}'
         if isinstance(value, dict):

@@ -40,10 +40,8 @@ def write_shards(path: str, state: Dict[str, Any]) -> Dict[str, Any]:
         with _quiet(), parallel.watched():
             writer = HuggingFaceStorageWriter(folder, save_distributed=True)
             dcp.save(tensors, storage_writer=writer, no_dist=parallel.world_size() == 1)
-    except CheckpointException as error:
-        raise _not_written(path, '; '.join(describe(e) for e, _ in error.failures.values())) from error
-    except OSError as error:
-        raise _not_written(path, describe(error)) from error
+    except (CheckpointException, OSError) as error:
+        raise _not_written(path, _told(error)) from error
     mine = glob.glob(os.path.join(glob.escape(folder), f'shard-{parallel.rank() + 1:05d}-*'))
     sums = {
         name: number
@@ -84,10 +82,8 @@ def read_shards(
         if tensors:
             with _quiet(), parallel.watched():
                 dcp.load(tensors, storage_reader=reader, no_dist=mesh is None)
-    except CheckpointException as error:
-        raise _damaged(path, '; '.join(describe(e) for e, _ in error.failures.values())) from error
     except Exception as error:  # a damaged file may raise anything, from OSError to SafetensorError
-        raise _damaged(path, describe(error)) from error
+        raise _damaged(path, _told(error)) from error
     return _join(state, tensors)
 
 
@@ -204,6 +200,11 @@ def _sum(file: str) -> int:
         while piece := f.read(_PIECE):
             total = zlib.crc32(piece, total)
     return total
+
+
+def _told(error: Exception) -> str:
+    errors = [e for e, _ in error.failures.values()] if isinstance(error, CheckpointException) else [error]
+    return '; '.join(map(describe, errors))
 
 
 def _not_written(path: str, reason: str) -> CheckpointError:

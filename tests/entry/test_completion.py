@@ -1,14 +1,15 @@
 """Completion of ``ding-grpo`` in a shell."""
-import os
 import shutil
 import subprocess
 import sys
 
 import pytest
+from click.shell_completion import ShellComplete
 
 from ding_grpo.__main__ import command
 from ding_grpo.completion import VARIABLE, meanings, program
 from ding_grpo.entry.describe import sections
+from ding_grpo.train import train
 from tests.processes import ROOT
 
 pytestmark = pytest.mark.unittest
@@ -17,11 +18,8 @@ SCRIPT = 'from ding_grpo.__main__ import main; main()'  # as an installed ding-g
 
 def completed(*words):
     """What ``ding-grpo`` answers a shell of which the last word is begun."""
-    env = dict(os.environ, PYTHONPATH=ROOT, COMP_WORDS=' '.join(words), COMP_CWORD=str(len(words) - 1))
-    line = [sys.executable, '-X', 'importtime', '-c', SCRIPT]
-    found = subprocess.run(line, env={**env, VARIABLE: 'bash_complete'}, capture_output=True, text=True, check=True)
-    assert ' torch\n' not in found.stderr and ' ding\n' not in found.stderr  # which take seconds
-    return [each.partition(',')[2] for each in found.stdout.split()]
+    shell = ShellComplete(program(train=train), {}, 'ding-grpo', VARIABLE)
+    return [item.value for item in shell.get_completions(list(words[:-1]), words[-1])]
 
 
 @pytest.mark.parametrize(
@@ -35,19 +33,23 @@ def completed(*words):
     ]
 )
 def test_words(words, some):
-    assert completed('ding-grpo', *words) == some
+    assert completed(*words) == some
 
 
 def test_in_bash(tmp_path):
     if shutil.which('bash') is None:
         pytest.skip('no bash')
-    (tmp_path / 'ding-grpo').write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -c "{SCRIPT}" "$@"\n')
+    line = f'PYTHONPATH={ROOT} exec {sys.executable} -X importtime -c "{SCRIPT}"'
+    (tmp_path / 'ding-grpo').write_text(f'#!/bin/sh\n{line}\n')
     (tmp_path / 'ding-grpo').chmod(0o755)
     script = f'PATH={tmp_path}:$PATH; eval "$({VARIABLE}=bash_source ding-grpo)"; COMP_CWORD=1\n' \
              'COMP_WORDS=(ding-grpo policy.group_s); _ding_grpo_completion ding-grpo; echo "${COMPREPLY[@]}"\n' \
              'complete -p ding-grpo'
-    found = subprocess.run(['bash', '-c', script], capture_output=True, text=True, check=True).stdout.splitlines()
+    ended = subprocess.run(['bash', '-c', script], capture_output=True, text=True, check=True)
+    found = ended.stdout.splitlines()
     assert found[0] == 'policy.group_size=' and '-o nospace' in found[1]
+    imported = ended.stderr.split()
+    assert 'click' in imported and not {'torch', 'ding'} & set(imported)  # which take seconds
 
 
 def test_its_options_and_keys_exist():

@@ -36,8 +36,6 @@ TABLE = dict.fromkeys(STARTS) | dict.fromkeys(WITH_REWARD_MODEL, 'a config with 
 OTHERS = dict(
     cartpole_ppo_offpolicy="policy.type = 'ppo_offpolicy'",
     cartpole_ppopg="policy.type = 'ppo_pg'",
-    cartpole_ppo_stdim="policy.type = 'ppo_stdim'",
-    cartpole_ppo_icm="policy.type = 'ppo_offpolicy'",
     cartpole_dqn="policy.type = 'dqn'",
 )
 CARTPOLE = 'dizoo.classic_control.cartpole.envs.cartpole_env'
@@ -210,11 +208,13 @@ class TestConvert:
 
     @pytest.mark.parametrize('length, groups', [(100., 6), (1., 16), (1e6, 2)])
     def test_sizes_by_hand(self, length, groups):
-        """4096 / (8 x 100) = 5.1 groups, within bounds; an evaluation each 1280 / (2 x 4096 / 64) updates."""
-        learn, every = dict(batch_size=64, epoch_per_collect=2), dict(evaluator=dict(eval_freq=1280))
+        """4096 / (8 x 100) = 5.1 groups, within bounds; an evaluation each 12800 / (2 x 4096 / 64) updates."""
+        learn = dict(batch_size=64, epoch_per_collect=2, ignore_done=True)
+        every = dict(evaluator=dict(eval_freq=12800))
         found = convert(*ppo(learn=learn, collect=dict(n_sample=4096), eval=every), length).main
         assert found['policy']['collect']['groups'] == groups
-        assert found['policy']['eval']['evaluator']['eval_freq'] == 10
+        assert found['policy']['eval']['evaluator']['eval_freq'] == 100
+        assert found['policy']['learn']['extend_truncated'] is True
         assert found['env']['collector_env_num'] == 16 and found['exp_name'] == 'x_grpo'
 
     def test_keys_that_grpo_does_not_have_are_named(self):

@@ -1,6 +1,7 @@
 """Loggers besides TensorBoard; Weights & Biases is in test_wandb.py."""
 import math
 import os
+from importlib.util import find_spec
 
 import pytest
 from easydict import EasyDict
@@ -27,27 +28,11 @@ def recorded_trackio(folder):
     return [(tag, row['step'], value) for row in rows for tag, value in row.items() if tag not in ('step', 'timestamp')]
 
 
-def with_logger(name, **options):
-    return dict(hook=dict(report=dict(ext_args={name: options, 'export': False})))
+RECORDED = dict(mlflow=recorded_mlflow, trackio=recorded_trackio)
 
 
-@pytest.mark.envtest
-@pytest.mark.parametrize('name, recorded', [('mlflow', recorded_mlflow), ('trackio', recorded_trackio)])
-def test_package_stores_what_tensorboard_has_in_one_run(think_answer, monkeypatch, name, recorded):
-    monkeypatch.setenv('TRACKIO_DIR', os.path.abspath('trackio'))  # which trackio reads when it is imported
-    pytest.importorskip(name)
-    train(think_answer, 2, learner=with_logger(name, project='p'))
-    expected = tensorboard()
-    assert sorted(recorded(os.path.abspath('run'))) == expected and len(expected) > 100
-    logger = LOGGER_REGISTRY.get(name)(dict(LOGGER_REGISTRY.get(name).options, project='p'))
-    logger.begin(os.path.abspath('run'), {})  # as a resumed run does
-    logger.scalars({'kind/a+b': 0.5, 'c': math.nan, 'd': math.inf}, 'update', 9)
-    logger.scalars({f'many{i}': 0. for i in range(1001)}, 'update', 10)  # more than MLflow takes at once
-    logger.end()
-    added = recorded(os.path.abspath('run'))
-    assert sum(step == 10 for _, step, _ in added) == 1001
-    added = [tag for tag, step, _ in added if step == 9]
-    assert sorted(added) == ['c', 'd', 'kind/a+b' if name == 'trackio' else 'kind/a_b']
+def with_loggers(**loggers):
+    return dict(hook=dict(report=dict(ext_args=dict(loggers, export=False))))
 
 
 @LOGGER_REGISTRY.register('memory')
@@ -67,14 +52,34 @@ class Memory(RunLogger):
 
 
 @pytest.mark.envtest
-def test_own_logger_receives_all_scalars_between_begin_and_end(think_answer, capfd):
-    train(think_answer, 2, learner=with_logger('memory', level=3))
+def test_each_receives_all_scalars_of_tensorboard_between_begin_and_end(think_answer, monkeypatch, capfd):
+    monkeypatch.setenv('TRACKIO_DIR', os.path.abspath('trackio'))  # which trackio reads when it is imported
+    installed = [name for name in RECORDED if find_spec(name)]
+    packages = {name: dict(project='p') for name in installed}
+    train(think_answer, 2, learner=with_loggers(memory=dict(level=3), **packages))
+    expected = tensorboard()
     (*begun, size), *scalars, last = Memory.calls
     assert begun == ['begin', 'run', 2] and size == think_answer[0].policy.group_size and last == ('end', )
-    assert sorted((tag, at, value) for tag, _, at, value in scalars) == tensorboard() and len(scalars) > 100
+    assert sorted((tag, at, value) for tag, _, at, value in scalars) == expected and len(scalars) > 100
     axes = {(tag.split('/')[0], axis) for tag, axis, _, _ in scalars}
     assert {('learner_iter', 'update'), ('learner_step', 'envstep')} <= axes and len(axes) == 6
     assert 'memory: in memory\n' in capfd.readouterr().out
+    for name in installed:
+        assert sorted(RECORDED[name](os.path.abspath('run'))) == expected
+        goes_on(name)
+
+
+def goes_on(name):
+    """A package's logger, in the run that it began before, gets what is not finite and many values."""
+    logger = LOGGER_REGISTRY.get(name)(dict(LOGGER_REGISTRY.get(name).options, project='p'))
+    logger.begin(os.path.abspath('run'), {})
+    logger.scalars({'kind/a+b': 0.5, 'c': math.nan, 'd': math.inf}, 'update', 9)
+    logger.scalars({f'many{i}': 0. for i in range(1001)}, 'update', 10)  # more than MLflow takes at once
+    logger.end()
+    added = RECORDED[name](os.path.abspath('run'))
+    assert sum(step == 10 for _, step, _ in added) == 1001
+    added = [tag for tag, step, _ in added if step == 9]
+    assert sorted(added) == ['c', 'd', 'kind/a+b' if name == 'trackio' else 'kind/a_b']
 
 
 @LOGGER_REGISTRY.register('broken')
@@ -101,4 +106,4 @@ def test_wrong_keys_are_refused_before_the_run(given, message):
 @pytest.mark.envtest
 def test_logger_that_cannot_begin_ends_the_run_in_one_line(think_answer):
     with pytest.raises(ConfigError, match=r"memory = {'level': 0}: cannot begin \(ZeroDivisionError: "):
-        train(think_answer, 2, learner=with_logger('memory', level=0))
+        train(think_answer, 2, learner=with_loggers(memory=dict(level=0)))

@@ -23,9 +23,8 @@ def finished(name, folder='run', updates=3, manager='base', **changes):
     return weights(train((main, create), updates, name=folder))
 
 
-@pytest.mark.parametrize('name', ['guess_grpo', 'frozenlake_grpo'])
-def test_base_and_subprocess_managers_give_the_same_bits(name):
-    same(finished(name, 'a'), finished(name, 'b', manager='subprocess'))
+def test_base_and_subprocess_managers_give_the_same_bits():
+    same(finished('frozenlake_grpo', 'a'), finished('frozenlake_grpo', 'b', manager='subprocess'))
     same(evaluations('a'), evaluations('b'))
     assert all(1 <= e['turns'] <= 10 and 1 <= e['sampled_turns'] <= 10 for e in evaluations('a'))
 
@@ -33,9 +32,7 @@ def test_base_and_subprocess_managers_give_the_same_bits(name):
 @pytest.mark.parametrize(
     'learn', [
         dict(advantage='anchor', anchor_weight=0.5),
-        dict(advantage='outcome'),
-        dict(advantage='gae', adv_method='no_std'),
-        dict(micro_batch_tokens=30, kl=dict(beta=0.1))
+        dict(advantage='gae', adv_method='no_std', micro_batch_tokens=30, kl=dict(beta=0.1)),
     ],
     ids=str
 )
@@ -54,10 +51,9 @@ def test_other_credits_learn_and_dialogues_are_recorded(learn):
     assert [e['index'] for e in episodes] == [0, 1, 2, 3] and all(e['turns'] for e in episodes)
 
 
-@pytest.mark.parametrize('name', ['guess_ppo', 'key_and_door_ppo'])
-def test_di_engines_ppo_learns_from_turns(name):
-    options = dict(collect=dict(groups=64), learn=dict(batch_groups=32, epoch_per_collect=2))
-    main, create = small(name, env=dict(collector_env_num=8), policy=options)
+def test_di_engines_ppo_learns_from_turns():
+    options = dict(collect=dict(n_sample=64), learn=dict(batch_size=32, epoch_per_collect=2))
+    main, create = small('guess_ppo', env=dict(collector_env_num=8), policy=options)
     main.policy.eval.evaluator.eval_freq = 4
     found = weights(train((main, create), 8))
     assert found['critic.weight'].any() and evaluations()[-1]['turns'] > 1
@@ -67,7 +63,7 @@ def test_rewards_of_turns_reach_ppo(monkeypatch):
     """Each at the last token of its turn, within whole episodes; a reply is part of the next observation."""
     collected = []
     each_update(monkeypatch, lambda _, policy, data: collected.extend(data), kind=PPOPolicy)
-    options = dict(collect=dict(groups=256), learn=dict(batch_groups=128, epoch_per_collect=1))
+    options = dict(collect=dict(n_sample=512), learn=dict(batch_size=256, epoch_per_collect=1))
     train(small('key_and_door_ppo', env=dict(collector_env_num=8), policy=options), 2)
     key, rewarded = KeyAndDoorTask.words.index('key'), 0
     observations = [step['obs'].long()[step['obs'] >= 0].tolist() for step in collected]

@@ -6,7 +6,7 @@ from ding.policy import PPOPolicy
 from transformers import AutoModelForCausalLM
 
 from ding_common import ConfigError
-from tests.pipelines.test_tokens import completed
+from tests.pipelines.plain import completed
 from tests.runs import each_update, evaluated, evaluations, metrics, state, train
 from tests.same import same
 from tests.shipped import small

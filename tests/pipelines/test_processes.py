@@ -136,42 +136,36 @@ class TestTwoProcesses:
     def test_the_weights_of_one(self, tmp_path, config, changes, mode, start):
         # all processes decide by the samples of the first
         samples = dict(policy=dict(eval=dict(evaluator=dict(eval_freq=4, sample=True))))
-        one, two = one_and_two(tmp_path, config, deep_merge_dicts(changes, samples), mode, 10, start)
-        assert distance(one.weights(10), two.weights(10)) < 1e-6
+        one, two = one_and_two(tmp_path, config, deep_merge_dicts(changes, samples), mode, 6, start)
+        assert distance(one.weights(6), two.weights(6)) < 1e-6
         found = metrics(two.folder)
-        assert len(found) == 10  # written by one of them
+        assert len(found) == 6  # written by one of them
         lengths = {r.get('completion_length_min', r.get('episode_length_min')) for r in found}
         assert len(lengths) > 1  # rows are of uneven lengths
-        assert evaluated(two.folder) == [0, 4, 8, 10]
+        assert evaluated(two.folder) == [0, 4, 6]
         assert not list(tmp_path.glob('p2_[0-9]*'))  # in one folder
 
     @pytest.mark.algotest
-    def test_measure_the_same_of_shadow_losses_and_noise(self, tmp_path):
-        """Each process reads its own rows: without the sum over processes, norms would be those of a part."""
-        instruments = dict(shadow=['dapo', 'gspo'], shadow_every=1, noise_every=1)
-        changes = deep_merge_dicts(TOKENS, dict(policy=dict(instruments=instruments)))
-        runs = one_and_two(tmp_path, 'think_answer_grpo', changes, 'serial_onpolicy', 2)
-        one, two = (
-            {name: value
-             for name, value in metrics(run.folder)[0].items() if name.startswith(('shadow/', 'noise/'))}
-            for run in runs
-        )
-        assert {'shadow/gspo/weights_cosine', 'noise/weights/within'} <= set(one)
-        assert one == pytest.approx(two, rel=1e-3, abs=1e-7)
-
-    @pytest.mark.algotest
-    def test_a_teacher_and_demonstrations(self, tmp_path):
-        """Each process adds the divergence and the demonstrations of its own rows."""
+    def test_a_teacher_demonstrations_and_what_shadow_losses_and_noise_measure(self, tmp_path):
+        """Each process reads its own rows: without the sum over processes, losses and norms would be of a part."""
         model = load('think_answer_grpo', policy=SHAPE)[0].policy.model.config
         torch.manual_seed(1)
         CausalLM(config=dict(model)).save_pretrained(str(tmp_path / 'teacher'), TokenEnv().tokenizer)
-        changes = deep_merge_dicts(TOKENS, dict(policy=dict(teacher=dict(pretrained=str(tmp_path / 'teacher')))))
-        learn = dict(demonstrations=dict(share=0.5))
+        instruments = dict(shadow=['dapo', 'gspo'], shadow_every=1, noise_every=1)
+        policy = dict(teacher=dict(pretrained=str(tmp_path / 'teacher')), instruments=instruments)
+        changes, learn = deep_merge_dicts(TOKENS, dict(policy=policy)), dict(demonstrations=dict(share=0.5))
         one, two = one_and_two(tmp_path, 'think_answer_grpo', changes, 'serial_onpolicy', 4, **learn)
         assert distance(one.weights(4), two.weights(4)) < 1e-6
         for name in ('teacher_kl', 'teacher_loss', 'demonstration_nll', 'total_loss'):
             of_one, of_two = ([r[name] for r in metrics(run.folder)] for run in (one, two))
             assert of_two == pytest.approx(of_one, abs=1e-5)
+        one, two = (
+            {name: value
+             for name, value in metrics(run.folder)[0].items() if name.startswith(('shadow/', 'noise/'))}
+            for run in (one, two)
+        )
+        assert {'shadow/gspo/weights_cosine', 'noise/weights/within'} <= set(one)
+        assert one == pytest.approx(two, rel=1e-3, abs=1e-7)
 
     @pytest.mark.algotest
     def test_resumed_by_another_number(self, tmp_path):
@@ -182,19 +176,6 @@ class TestTwoProcesses:
         whole.finish()
         assert distance(run.weights(10), whole.weights(10)) < 1e-6 and len(metrics(run.folder)) == 10
         assert evaluated(run.folder) == evaluated(whole.folder) == [0, 4, 8, 10]
-
-    @pytest.mark.algotest
-    def test_one_that_dies_ends_the_other(self, tmp_path):
-        run = Torchrun(tmp_path, 'run', *THINK, 10 ** 6, 2)
-        run.wait(3)
-        workers = subprocess.run(['pgrep', '-P', str(run.process.pid)], capture_output=True, text=True).stdout.split()
-        assert len(workers) == 2
-        os.kill(int(workers[1]), signal.SIGKILL)
-        since = time.monotonic()
-        code, out = run.end(40)
-        assert time.monotonic() - since < 20
-        assert code == 1 and 'Signal 9 (SIGKILL)' in out
-        assert f'Error: process 0: process 1 (pid {workers[1]}) of this run has exited, so this one exits too' in out
 
     @pytest.mark.algotest
     def test_kills(self, tmp_path):

@@ -38,12 +38,11 @@ def finished(name, pipeline=serial_pipeline_onpolicy, config='think_answer_grpo'
     [
         # demonstrations and junk, greedy and sampled episodes of an evaluation, and two groups of a collect
         (dict(), [15, 4, 4, 4, 8]),
-        (dict(evaluator_env_num=3), [15, 3, 3, 3, 1, 3, 1, 8]),  # two of the six episodes do not count
-        (dict(overlong_buffer=4), [15]),
-        (dict(manager='subprocess'), [15]),
-        (dict(pipeline=serial_pipeline, config='think_answer_grpo_serial'), [15]),
+        # two of the six episodes do not count
+        (dict(evaluator_env_num=3, overlong_buffer=4), [15, 3, 3, 3, 1, 3, 1, 8]),
+        (dict(pipeline=serial_pipeline, config='think_answer_grpo_serial', manager='subprocess'), [15]),
     ],
-    ids=['onpolicy', 'uneven', 'overlong', 'subprocess', 'serial']
+    ids=['onpolicy', 'uneven and overlong', 'serial in processes']
 )
 def test_equals_that_with_single_scores_to_the_last_bit(think_answer, monkeypatch, options, sizes):
     """All weights, evaluations and metrics, with completions of one problem that fail now and then, a part that does

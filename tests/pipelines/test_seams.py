@@ -4,32 +4,23 @@ import os
 import signal
 import threading
 import time
-from functools import partial
 
-import gymnasium
-import numpy as np
 import pytest
 import torch
 from ding.entry import eval as evaluate
 from ding.entry import serial_pipeline_onpolicy
-from ding.envs import BaseEnvManager, BaseEnvTimestep
+from ding.envs import BaseEnvTimestep
 from ding.utils import SERIAL_COLLECTOR_REGISTRY
 
 from ding_grpo.act.token_actor import TokenActor
 from ding_grpo.collect import GroupCollector
 from ding_grpo.collect.group import Group, Sampled
 from ding_grpo.data.capability import group_policy
-from ding_grpo.entry.build import build
-from ding_grpo.envs import GymnasiumEnv
-from ding_grpo.loop import run
 from ding_grpo.model import CausalLM
 from ding_grpo.policy import make_actor
 from ding_grpo.rollout import Rollout
 from ding_grpo.rollout.sampling import draw
-from ding_grpo.run.around import around_run
-from ding_grpo.run.parts import Limits
 from dizoo_llm.envs import TokenEnv
-from tests.policies import Seen
 from tests.runs import completions, metrics, train, weights
 from tests.shipped import small
 
@@ -88,15 +79,13 @@ def served(model, cfg, seed):
     return TokenActor.of(model, cfg, seed, *model.engine)
 
 
-def test_an_engine_that_samples_is_given_the_weights_of_each_update():
+def test_an_engine_that_samples_is_given_the_weights_of_each_update(tiny_model):
     """Its rows, and what is learned from them, are those of the model that samples itself."""
-    lm = CausalLM(config=dict(model_type='llama', hidden_size=32, intermediate_size=64, num_hidden_layers=1,
-                              num_attention_heads=2, vocab_size=32)).lm  # yapf: disable
     found = {}
     for name, kind in dict(own=CausalLM, engine=Served).items():
         main, create = small('think_answer_grpo')
         main.exp_name = name
-        model = kind.from_model(copy.deepcopy(lm))
+        model = kind.from_model(copy.deepcopy(tiny_model.lm))
         policy = serial_pipeline_onpolicy((main, create), seed=0, model=model, max_train_iter=3)
         found[name] = [[row['completion'] for row in completions(name)], weights(policy)]
     engine, = model.engine
@@ -106,43 +95,24 @@ def test_an_engine_that_samples_is_given_the_weights_of_each_update():
         torch.testing.assert_close(weight, found['engine'][1][name], rtol=1e-4, atol=1e-6)
     values = []
     for kind in (CausalLM, Served):
-        model = kind.from_model(copy.deepcopy(lm))
+        model = kind.from_model(copy.deepcopy(tiny_model.lm))
         values.append(evaluate((main, create), model=model, state_dict=policy.eval_mode.state_dict()))
     assert values[0] == values[1] and model.engine[0].closed
 
 
-async def agent(problem, ask, group, place):
-    """Drives one row by itself: its own environment, its own loop."""
+def agent(policy, problem, group, place, rewards):
+    """Drives one row in an environment of its own: it yields an observation, and is sent what the policy does."""
     env = TokenEnv('think_answer', max_new_tokens=10)
     obs, _ = env.reset(seed=0, options=dict(index=problem))
     done = False
     while not done:
-        output = await ask(place, obs)
-        obs_before = obs
-        obs, reward, terminated, truncated, info = env.step(output['action'].numpy())
+        output = yield obs
+        following, reward, terminated, truncated, info = env.step(output['action'].numpy())
         done = terminated or truncated
-        info = dict(info, eval_episode_return=reward)
-        group.append(ask.policy, place, obs_before, output, BaseEnvTimestep(obs, reward, done, info))
-    ask.rewards.append(reward)
-
-
-class Ask:
-    """What an agent calls for an action; it is given when all agents wait for one."""
-
-    def __init__(self, policy):
-        self.policy, self.rewards = policy, []
-
-    def __call__(self, place, obs):
-        return _Question(place, obs)
-
-
-class _Question:
-
-    def __init__(self, *question):
-        self._question = question
-
-    def __await__(self):
-        return (yield self._question)
+        timestep = BaseEnvTimestep(following, reward, done, dict(info, eval_episode_return=reward))
+        group.append(policy, place, obs, output, timestep)
+        obs = following
+    rewards.append(reward)
 
 
 class AgentGroups:
@@ -150,17 +120,16 @@ class AgentGroups:
     envstep, collect_iter = 0, None
 
     def __init__(self, policy):
-        self.policy, self.ask = policy, Ask(policy)
+        self.policy, self.rewards = policy, []
 
     def sample(self, target, train_iter, policy_kwargs):
         start, self.collect_iter, size = time.perf_counter(), train_iter, group_policy(self.policy).cfg.group_size
         groups = [Group(n, list(range(n * size, (n + 1) * size))) for n in range(target)]
-        agents = {i: agent(g.number % 4, self.ask, g, i) for g in groups for i in g.env_ids}
-        waiting = {i: each.send(None) for i, each in agents.items()}
+        agents = {i: agent(self.policy, g.number % 4, g, i, self.rewards) for g in groups for i in g.env_ids}
+        waiting = {i: next(each) for i, each in agents.items()}
         while waiting:
-            obs = {i: observation for i, observation in waiting.values()}
-            keys = {i: g.row_key(train_iter, i) for g in groups for i in g.env_ids if i in obs}
-            outputs, waiting = self.policy.forward(obs, row_keys=keys), {}
+            keys = {i: g.row_key(train_iter, i) for g in groups for i in g.env_ids if i in waiting}
+            outputs, waiting = self.policy.forward(waiting, row_keys=keys), {}
             for i, output in outputs.items():
                 try:
                     waiting[i] = agents[i].send(output)
@@ -200,85 +169,20 @@ def test_agents_may_drive_the_rows():
     create.collector.type = 'of_agents'
     train((main, create), updates=2, name='agents')
     logged, source = metrics('agents'), AgentCollector.source
-    half = len(source.ask.rewards) // 2
-    for record, rewards in zip(logged, (source.ask.rewards[:half], source.ask.rewards[half:])):
+    half = len(source.rewards) // 2
+    for record, rewards in zip(logged, (source.rewards[:half], source.rewards[half:])):
         assert record['reward_mean'] == pytest.approx(sum(rewards) / half, abs=1e-6)
-    assert sum(source.ask.rewards) > 0 and logged[-1]['grad_norm'] > 0
+    assert sum(source.rewards) > 0 and logged[-1]['grad_norm'] > 0
     train((main, create), updates=3, name='agents', resume_training=True)
     assert [record['train_iter'] for record in metrics('agents')] == [0, 1, 2]
 
 
-class OneVector(BaseEnvManager):
-    """One vector of environments, gymnasium's CartPole, which computes all rows at once."""
-
-    def launch(self, reset_param=None):
-        self._vector = gymnasium.make_vec('CartPole-v1', self.env_num, vectorization_mode='vector_entry_point')
-        self._vector.reset(seed=0)
-        self._obs, self._returns, self._seeds, self.steps = {}, {}, {}, []
-
-    def seed(self, seed, dynamic_seed=None):
-        self._seeds.update(seed)
-
-    def reset(self, reset_param=None):
-        vector = self._vector.unwrapped
-        for i in reset_param:
-            vector.state[:, i] = np.random.default_rng(self._seeds[i]).uniform(-0.05, 0.05, 4)
-            vector.steps[i], self._returns[i] = 0, 0.
-            self._obs[i] = vector.state[:, i].astype(np.float32)
-
-    @property
-    def ready_obs(self):
-        return dict(self._obs)
-
-    def step(self, actions):
-        taken = np.zeros(self.env_num, dtype=np.int64)
-        for i, action in actions.items():
-            taken[i] = action.item()
-        obs, reward, terminated, truncated, _ = self._vector.step(taken)
-        self._vector.unwrapped.prev_done[:] = False  # no episode begins by itself
-        self.steps.append(len(actions))
-        found = {}
-        for i in actions:
-            self._returns[i] += reward[i]
-            self._obs[i], done = obs[i], bool(terminated[i] or truncated[i])
-            info = dict(truncated=truncated[i] and not terminated[i], eval_episode_return=self._returns[i])
-            found[i] = BaseEnvTimestep(obs[i], np.array([reward[i]]), done, info)
-        return found
-
-    def close(self):
-        self._vector.close()
-
-
-def test_the_rows_of_all_groups_may_be_one_vector_of_environments():
-    """Its rows start as those of their group, and leave the steps as they end."""
-    main, create = small('cartpole_grpo')
-    with around_run():
-        parts = build((main, create), seed=0, limits=Limits(updates=2))
-        vector = OneVector([partial(GymnasiumEnv, main.env)] * 16, parts.cfg.env.manager)
-        parts.collector.reset(_env=vector)
-        learned = Seen(parts.policy)
-        run(parts)
-        parts.close()
-    for batch in learned.learned:
-        first = batch.obs[batch.length.cumsum(0) - batch.length]  # of each row
-        for group in batch.group.unique():
-            assert (first[batch.group == group] == first[batch.group == group][0]).all()
-        assert (batch.reward.sum(1) == batch.length).all() and len(batch.length.unique()) > 1
-    assert parts.collector.envstep == sum(vector.steps) and len(vector.steps) < sum(vector.steps) / 2
-
-
 def test_plain_dicts_run_in_a_thread_and_twice_in_a_process():
-    """The same weights each time, and nothing is left behind in the process."""
-    main = dict(
-        env=dict(task=dict(type='think_answer'), max_new_tokens=10),
-        policy=dict(
-            group_size=4,
-            model=dict(config=dict(model_type='llama', hidden_size=32, intermediate_size=64, num_hidden_layers=1,
-                                   num_attention_heads=2)),
-            collect=dict(groups=2),
-            learn=dict(batch_groups=2),
-        ),
-    )  # yapf: disable
+    """The same weights both times, and nothing is left behind in the process."""
+    shape = dict(model_type='llama', hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2)
+    learn, collect = dict(batch_groups=2), dict(groups=2)
+    policy = dict(group_size=4, model=dict(config=shape), collect=collect, learn=learn)
+    main = dict(env=dict(task=dict(type='think_answer'), max_new_tokens=10), policy=policy)
     create = dict(env=dict(type='token_env'), policy=dict(type='grpo'))
     before = copy.deepcopy((main, create))
     found = {}
@@ -293,7 +197,6 @@ def test_plain_dicts_run_in_a_thread_and_twice_in_a_process():
 
     go('first')
     left, threads = whole(), set(threading.enumerate())
-    go('second')
     thread = threading.Thread(target=go, args=('thread', ))
     thread.start()
     thread.join()
@@ -301,5 +204,4 @@ def test_plain_dicts_run_in_a_thread_and_twice_in_a_process():
         other.join(10)
         assert not other.is_alive(), other
     assert whole() == left and (main, create) == before
-    for name in ('second', 'thread'):
-        assert all(torch.equal(weight, found['first'][key]) for key, weight in found[name].items())
+    assert all(torch.equal(weight, found['first'][key]) for key, weight in found['thread'].items())

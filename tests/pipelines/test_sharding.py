@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.run.checkpoint import read_checkpoint
-from tests.pipelines.test_processes import BUFFER, TURNS, Run
+from tests.pipelines.test_processes import BUFFER, Run
 from tests.processes import connected, run_ding
 from tests.runs import evaluated
 from tests.sharded import learn_all, measure_all
@@ -265,17 +265,10 @@ class TestRuns:
         assert torch.equal(lm(ids).logits, policy.lm(ids).logits)
 
     @pytest.mark.algotest
-    @pytest.mark.parametrize(
-        'config, changes, mode', [
-            ('key_and_door_grpo', TURNS, 'serial_onpolicy'),
-            ('think_answer_grpo_serial', BUFFER, 'serial'),
-        ],
-        ids=['turns', 'replay_buffer']
-    )
-    def test_the_run_of_one_process(self, tmp_path, config, changes, mode):
-        divided = deep_merge_dicts(changes, dict(policy=dict(shard=True)))
-        one, many = Run(tmp_path, 'one', config, changes, mode, 10,
-                        1), Run(tmp_path, 'many', config, divided, mode, 10, 2)
+    def test_the_run_of_one_process_with_a_replay_buffer(self, tmp_path):
+        config, divided = 'think_answer_grpo_serial', deep_merge_dicts(BUFFER, dict(policy=dict(shard=True)))
+        one = Run(tmp_path, 'one', config, BUFFER, 'serial', 10, 1)
+        many = Run(tmp_path, 'many', config, divided, 'serial', 10, 2)
         one.finish(), many.finish()
         found = read_checkpoint(str(many.folder / 'ckpt/iteration_10.pth.tar'))['model']
         assert distance(one.weights(10), found) < 1e-5

@@ -112,25 +112,28 @@ def short(name='cartpole_grpo', manager='base', env={}, kind=None, **policy):
     return main, create
 
 
+def eval_with(**evaluator):
+    return dict(eval=dict(evaluator=evaluator))
+
+
 class TestPipeline:
 
     @pytest.mark.curves
-    @pytest.mark.parametrize('name', ['cartpole_grpo', 'acrobot_grpo', 'pendulum_grpo', 'cartpole_gae'])
+    @pytest.mark.parametrize('name', ['cartpole_grpo', 'pendulum_grpo', 'cartpole_gae'])
     def test_learns_and_leaves_its_record(self, name):
-        train(short(name, eval=dict(evaluator=dict(eval_freq=1, samples_per_start=2))), 2)
+        train(short(name, **eval_with(eval_freq=1, samples_per_start=2)), 2)
         assert len(metrics()) == 2
-        if name != 'acrobot_grpo':  # of which fifteen steps are all alike
-            assert all(m['grad_norm'] > 0 for m in metrics())
+        assert all(m['grad_norm'] > 0 for m in metrics())
         assert 1 <= metrics()[0]['episode_length_mean'] <= 15 and metrics()[0]['steps_per_second'] > 0
         assert all('sampled_return' in e for e in evaluations())
         assert os.path.exists('run/curve.png') and not os.path.exists('run/model')
 
-    @pytest.mark.parametrize('name', ['cartpole_grpo', 'cartpole_gae'])
     @pytest.mark.parametrize(
-        'space, shape', [
-            (gymnasium.spaces.Box(-1, 1, (1, ), np.float32), 1),
-            (gymnasium.spaces.Box(-1, 1, (), np.float32), 1),
-            (gymnasium.spaces.Discrete(5), 5),
+        'name, space, shape', [
+            ('cartpole_grpo', gymnasium.spaces.Box(-1, 1, (1, ), np.float32), 1),
+            ('cartpole_gae', gymnasium.spaces.Box(-1, 1, (), np.float32), 1),
+            ('cartpole_grpo', gymnasium.spaces.Discrete(5), 5),
+            ('cartpole_gae', gymnasium.spaces.Discrete(5), 5),
         ]
     )
     def test_observations_of_one_number(self, name, space, shape):
@@ -157,12 +160,12 @@ class TestPipeline:
     def test_which_groups_are_replaced_does_not_depend_on_who_ends_first(self):
         """Many groups of two reach the limit of 12 steps both, and such are replaced; the others end before."""
         found = []
-        for number in (4, 8, 16):
+        for number in (4, 16):
             env = dict(collector_env_num=number, env_kwargs=dict(max_episode_steps=12))
             collect = dict(groups=6, discount_factor=1.0, collector=dict(max_replacements=3))
             train(short(env=env, group_size=2, collect=collect, **WHOLE), 1, name=str(number))
             found.append([metrics(str(number))[0][name] for name in ('reward_mean', 'replaced_groups')])
-        assert found[0] == found[1] == found[2] and found[0][1] > 0
+        assert found[0] == found[1] and found[0][1] > 0
 
     def test_nothing_to_learn_from_is_no_end(self):
         env = dict(env_kwargs=dict(max_episode_steps=3))  # all reach it
@@ -170,18 +173,9 @@ class TestPipeline:
         assert [m['optimizer_steps'] for m in metrics()] == [0, 0] and 'entropy' not in metrics()[0]
         assert open('run/log/learner/metrics.jsonl').read().count('NaN') == 0
 
-    @pytest.mark.parametrize(
-        'policy', [
-            WHOLE,
-            dict(collect=dict(shared_start=False)),
-            dict(learn=dict(kl=dict(beta=0.1))),
-            dict(model=dict(type='pg', obs_shape=4, action_shape=2, encoder_hidden_size_list=[16, 16])),
-        ],
-        ids=str
-    )
-    def test_options(self, policy):
-        main, create = short(**policy)
-        main.policy.model = policy.get('model', main.policy.model)
+    def test_another_network(self):
+        main, create = short()
+        main.policy.model = dict(type='pg', obs_shape=4, action_shape=2, encoder_hidden_size_list=[16, 16])
         train((main, create), 2)
         assert len(metrics()) == 2
 
@@ -191,14 +185,8 @@ class TestPipeline:
             ('cartpole_grpo', dict(collect=dict(top_k=3)), 'policy.collect.top_k = 3'),
             ('cartpole_grpo', dict(group_size=5), 'env.collector_env_num = 24'),
             ('cartpole_grpo', dict(model=dict(action_shap=1)), 'action_shap'),
-            (
-                'cartpole_ppo', dict(eval=dict(evaluator=dict(sample=True))
-                                     ), "evaluator.sample = True: policy.type = 'ppo' only evaluates gree"
-            ),
-            (
-                'cartpole_ppo', dict(eval=dict(evaluator=dict(samples_per_start=2))
-                                     ), "evaluator.samples_per_start = 2: policy.type = 'ppo' only evaluates gree"
-            ),
+            ('cartpole_ppo', eval_with(sample=True), "evaluator.sample = True: policy.type = 'ppo' only"),
+            ('cartpole_ppo', eval_with(samples_per_start=2), "samples_per_start = 2: policy.type = 'ppo' only"),
         ],
         ids=str
     )
@@ -234,7 +222,7 @@ class TestGreedyBehind:
     @staticmethod
     def both(kind=Both, env={}, **evaluator):
         evaluator.setdefault('eval_freq', 1)
-        return short(kind=kind, env=env, learn=dict(extend_truncated=False), eval=dict(evaluator=evaluator))
+        return short(kind=kind, env=env, learn=dict(extend_truncated=False), **eval_with(**evaluator))
 
     @pytest.mark.parametrize('samples', [0, 8])
     def test_is_a_finding(self, samples):

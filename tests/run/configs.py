@@ -9,10 +9,7 @@ from ding_grpo.model import CausalLM
 from tests.shipped import small
 
 LEARN = dict(epoch_per_collect=2, batch_groups=1, learning_rate=1e-3)
-DYNAMIC = dict(
-    collect=dict(collector=dict(max_replacements=3)),
-    eval=dict(evaluator=dict(samples_per_start=2)),
-)
+SAMPLES = dict(evaluator=dict(samples_per_start=2))
 CURRICULUM = dict(
     problem_order='pools',
     pools=dict(success_from=0.1, hard_to=0.2, hard_share=0.3),
@@ -71,13 +68,13 @@ def buffer():
 
 
 def stale():
-    collect = dict(DYNAMIC['collect'], stale=1)
-    policy = dict(DYNAMIC, collect=collect, instruments=dict(tokens_every=2))
-    return tokens(dict(off_policy=dict(correction='token')), **policy)
+    collect, instruments = dict(collector=dict(max_replacements=3), stale=1), dict(tokens_every=2)
+    learn = dict(off_policy=dict(correction='token'))
+    return tokens(learn, collect=collect, instruments=instruments, eval=SAMPLES)
 
 
 def turns():
-    policy = dict(learn=dict(LEARN, advantage='anchor'), eval=DYNAMIC['eval'])
+    policy = dict(learn=dict(LEARN, advantage='anchor'), eval=SAMPLES)
     return small('key_and_door_grpo', policy=policy)
 
 
@@ -115,9 +112,7 @@ REFERENCE = dict(kl=dict(beta=1, ref_sync_freq=3, ref_sync_mixup=0.5, target=1e-
 RUNS = dict(
     tokens=tokens,
     reference=lambda: tokens(dict(REFERENCE, entropy=dict(weight=0, target=9.0))),
-    dynamic_sampling=lambda: tokens(instruments=dict(tokens_every=2), **DYNAMIC),
     curriculum=lambda: tokens(dict(adv_method='remax'), collect=CURRICULUM),
-    lora=lora,
     hybrid=hybrid,
     replay_buffer=buffer,
     turns=turns,

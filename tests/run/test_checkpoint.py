@@ -119,8 +119,7 @@ class TestFind:
 
 class TestRead:
 
-    @pytest.mark.parametrize('mapped', [False, True])
-    @pytest.mark.parametrize('byte', [0, 57, 2 ** 21, 2 ** 22 - 1])
+    @pytest.mark.parametrize('mapped, byte', [(False, 0), (False, 2 ** 22 - 1), (True, 57), (True, 2 ** 21)])
     def test_any_flipped_byte_of_the_data_is_found(self, ckpt, mapped, byte):
         path = ckpt / 'iteration_2.pth.tar'
         spoilt = bytearray(path.read_bytes())

@@ -13,10 +13,6 @@ from tests.same import same
 LAST, BEST = 'run/ckpt/iteration_6.pth.tar', 'run/ckpt/ckpt_best.pth.tar'
 
 
-def cut(path, part):
-    os.truncate(path, int(os.path.getsize(path) * part))
-
-
 def flip(path):
     """One bit in the middle."""
     with open(path, 'r+b') as f:
@@ -38,12 +34,10 @@ class TestDamage:
     @pytest.mark.parametrize(
         'damage, told', [
             (lambda: [os.remove(path) for path in (LAST, BEST)], ''),
-            (lambda: cut(LAST, 0), 'is damaged, or was not written by torch 1.6 or later'),
-            (lambda: cut(LAST, 0.5), 'is damaged, or was not written by torch 1.6 or later'),
-            (lambda: cut(LAST, 0.999), 'is damaged, or was not written by torch 1.6 or later'),
+            (lambda: os.truncate(LAST, 10 ** 4), 'is damaged, or was not written by torch 1.6 or later'),
             (lambda: flip(LAST), 'is damaged, or was not written by torch 1.6 or later (the checksum'),
         ],
-        ids=['absent', 'empty', 'half', 'short', 'one bit']
+        ids=['absent', 'half', 'one bit']
     )
     def test_of_the_last_one_goes_on_from_the_one_before(self, stopped, finished, capfd, damage, told):
         damage()

@@ -69,7 +69,6 @@ class TestLateErrors:
         'name, at, where', [
             ('tokens', 3, 'collector'),
             ('tokens', 4, 'evaluator'),
-            ('dynamic_sampling', 3, 'collector'),
             ('replay_buffer', 2, 'collector'),
         ]
     )
