@@ -72,9 +72,3 @@ class TestGenerate:
         prompt, other = prompts_of([6, 6])
         generate(tiny_model, PromptBatch.of([prompt] * 8 + [other] * 8, CPU), 3, [29], Sampling(), uniform_of(16, 3))
         assert decoded == [12, 16, 16]  # two prompts of six tokens, then a token of each row
-
-    def test_kept_ids_are_those_sampled_from(self, tiny_model):
-        batch, sampling = PromptBatch.of(prompts_of([5] * 4), CPU), Sampling(top_k=5, top_p=0.5)
-        out = generate(tiny_model, batch, 6, [29], sampling, uniform_of(4, 6))
-        real = torch.arange(out.action.shape[1]) < out.length[:, None]
-        assert ((out.kept == out.action[..., None]).any(-1) == real).all()
