@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from torch.distributions import Categorical, Normal
 
 from ding_common import TaskError
-from ding_grpo.act.distributions import NEVER, MultiCategorical, distribution
+from ding_grpo.act.distributions import NEVER, distribution
 from ding_grpo.data.batch import Batch
 from tests.policies import CONTINUOUS, DISCRETE, HYBRID, Timestep, step_policy
 
@@ -48,7 +48,8 @@ def test_learned_log_probabilities_are_those_of_single_steps(model, space):
         for step in range(length):
             out = policy.collect_mode.forward({row: obs})[row]
             parts = plain_parts(policy.model, torch.from_numpy(obs), out['taken'])
-            plain.append([sum(d.log_prob(a).sum() for d, a in parts), sum(d.entropy().sum() for d, _ in parts)])
+            logp, entropy = (d.log_prob(a) for d, a in parts), (d.entropy() for d, _ in parts)
+            plain.append([sum(x.sum().item() for x in numbers) for numbers in (logp, entropy)])
             done = step == length - 1
             episode.append(policy.collect_mode.process_transition(obs, out, Timestep(float(row), done=done)))
             obs = generator.standard_normal(3).astype(np.float32)
@@ -87,7 +88,7 @@ def test_the_environment_gets_actions_of_its_space(model, space):
 
 def test_several_actions_by_hand():
     # probabilities 1/4, 3/4 and 1/2, 1/2
-    found = MultiCategorical([torch.tensor([[0., math.log(3)]]), torch.zeros(1, 2)])
+    found = distribution([torch.tensor([[0., math.log(3)]]), torch.zeros(1, 2)], 1.0, None)
     assert torch.allclose(found.log_prob(torch.tensor([[1, 0]])), torch.tensor([math.log(3 / 8)]))
     assert torch.allclose(found.squares(), torch.tensor([(1 / 16 + 9 / 16) * 0.5]))
     entropy = -(math.log(1 / 4) / 4 + math.log(3 / 4) * 3 / 4) + math.log(2)
