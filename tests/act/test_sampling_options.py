@@ -11,7 +11,6 @@ from ding_grpo.config.sections.processors import processor_arguments
 from ding_grpo.data.batch import Batch
 from ding_grpo.rollout import Sampling
 from dizoo_llm.envs import TokenEnv
-from tests.act.test_kept_cache import touch
 from tests.policies import (
     BY_TURN, SETTINGS, Chatter, change, make_batch, reward, sample_dialogues, sample_groups, token_policy
 )
@@ -171,22 +170,9 @@ class TestTurns:
     def test_sampler_learner_and_transformers_agree(self, options):
         env = TokenEnv(Chatter(), **SETTINGS['plain'][0])
         policy = make(options, env, **BY_TURN)
-        samples = sample_dialogues(policy, env, 6)
-        assert (agree(policy, options, samples, every=6).turn.amax(1) > 0).sum() > 10
+        samples = sample_dialogues(policy, env, 4)
+        assert (agree(policy, options, samples, every=5).turn.amax(1) > 0).sum() > 6
         assert policy.learn_mode.forward(samples)['sampler_gap_max'] <= 1e-5
-
-    def test_a_kept_cache_equals_reading_again(self, options):
-        env, found = TokenEnv(Chatter(), **SETTINGS['plain'][0]), []
-        for kept in (True, False):
-            policy = make(options, env)
-            assert policy.model.shares_prompts
-            if not kept:  # weights that count as new ones in each pass
-                policy.model.lm.get_input_embeddings().register_forward_hook(lambda *args: touch(policy.model))
-            found.append(Batch.of(sample_dialogues(policy, env, 3)))
-        one, other = found
-        assert torch.equal(one.action, other.action) and (one.logp_old - other.logp_old).abs().max() <= 1e-5
-        if one.kept_words is not None:
-            assert torch.equal(one.kept_words, other.kept_words)
 
 
 def test_tokens_count_as_seen_after_their_position():

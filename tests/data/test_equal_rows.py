@@ -8,8 +8,7 @@ from ding_grpo.data.batch import Batch
 from ding_grpo.data.equal_rows import merge_equal_rows
 from ding_grpo.extras.value_loss import ValueLoss
 from ding_grpo.model import CausalLM
-from dizoo_llm.envs import TokenEnv
-from tests.policies import (BY_TURN, SETTINGS, Chatter, reward, sample_dialogues, sample_groups, token_policy, weights)
+from tests.policies import reward, sample_groups, token_policy, weights
 
 pytestmark = pytest.mark.unittest
 
@@ -94,17 +93,3 @@ def test_an_update_is_that_of_all_rows(monkeypatch, learn, collect):
     one, other = map(weights, policies)
     assert rows[0] < 0.7 * rows[1] and (one - other).abs().max() < 2e-5
     assert metrics[0] == pytest.approx(metrics[1], rel=2e-3, abs=1e-5)
-
-
-def test_conversations(monkeypatch):
-    options, sampling = SETTINGS['top-k']
-    env = TokenEnv(Chatter(), **options)
-    policy = token_policy(collect=sampling, env=env, **BY_TURN)
-    samples = sample_dialogues(policy, env, 3)
-    batch = Batch.of(repeated(samples, [0] * 3 + list(range(3, len(samples[0]['action'])))))
-    once = policy.read(batch)
-    all_read(monkeypatch)
-    each, own = policy.read(batch), batch.weight != 0
-    assert own.sum() > 50
-    for name in ('logp', 'entropy'):
-        assert torch.allclose(getattr(once, name)[own], getattr(each, name)[own], atol=2e-6)
