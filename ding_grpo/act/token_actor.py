@@ -164,7 +164,7 @@ class TokenActor(Actor):
         return nullcontext() if self._eval_autocast else self._model.without_autocast()
 
     def forget(self, env_ids: Optional[List[int]]) -> None:
-        self._generators.forget(env_ids)
+        super().forget(env_ids)
         self._sampler.forget(env_ids)
 
     def transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
