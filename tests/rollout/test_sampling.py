@@ -14,6 +14,10 @@ class TestSampling:
         _, kept = Sampling(top_k=3, top_p=top_p).restrict(torch.tensor([[0.55, 0.1, 0.35, 0.]]).log())
         assert kept.tolist() == [expected]
 
+    def test_top_p_that_is_reached_exactly_keeps_no_more(self):
+        _, kept = Sampling(top_k=4, top_p=0.5).restrict(torch.zeros(1, 4))
+        assert (kept >= 0).sum() == 2
+
     def test_top_k_above_the_vocabulary(self):
         logit, kept = Sampling(top_k=100).restrict(torch.tensor([[0.5, 0.1, 0.3, 0.1]]).log())
         assert logit.shape == (1, 4) and sorted(kept[0].tolist()) == [0, 1, 2, 3]
