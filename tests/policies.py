@@ -53,6 +53,13 @@ class Seen(Observer):
         return {}
 
 
+def learned(policy, data):
+    """The rows of an update on these groups, with their advantages."""
+    seen = Seen(policy)
+    policy.learn_mode.forward(copy.deepcopy(data))
+    return seen.learned[0]
+
+
 def make_policy(main, create, seed=0, model=None, env=None, field=None):
     main, create = copy.deepcopy(main), copy.deepcopy(create)
     cfg = compile_config(EasyDict(main), seed=seed, auto=True, create_cfg=EasyDict(create), save_cfg=False)

@@ -78,6 +78,7 @@ class Actor(Protocol):
 
     def forget(self, env_ids: Optional[List[int]]) -> None:
         """Drop the random numbers of environments whose episode has ended; None for all."""
+        self._generators.forget(env_ids)
 
     def close(self) -> None:
         """End what sampling has started."""

@@ -4,7 +4,7 @@ several (``action_shape`` is a list), continuous ones (``mu`` and ``sigma``), or
 arguments (``action_type`` and ``action_args``). An action is a tensor row: its number; its numbers; its values; its
 number and its arguments.
 """
-from typing import Any, Dict, List, NamedTuple, Optional, Protocol, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 import torch
@@ -16,28 +16,6 @@ from ding_grpo.rl_utils import entropy, naive_method, sum_of_squares
 from ding_grpo.rollout import draw
 
 NEVER = -1e9  # the logit of an action that is masked: its probability is 0, and its entropy too
-
-
-class Distribution(Protocol):
-    """B distributions."""
-
-    def sample(self, generators: List[np.random.Generator]) -> Tensor:
-        """An action of each, (B, ) or (B, N), by its own random numbers."""
-
-    def mode(self) -> Tensor:
-        """The most probable action of each."""
-
-    def log_prob(self, action: Tensor) -> Tensor:
-        """Log-probabilities or log-densities (B, ), in nats."""
-
-    def entropy(self) -> Tensor:
-        """In nats, (B, )."""
-
-    def squares(self) -> Tensor:
-        """Sums of the squared probabilities of all actions, (B, )."""
-
-    def to_space(self, space: Any) -> 'ToSpace':
-        """How the environment takes the actions; raises a ``ConfigError`` if it has others."""
 
 
 class ToSpace(NamedTuple):
@@ -66,6 +44,8 @@ class ToSpace(NamedTuple):
 
 
 class Categorical:
+    """B distributions of one discrete action. All distributions have these methods."""
+    width = 1  # of an action, in columns
 
     def __init__(self, logit: Tensor, temperature: float = 1.0, mask: Optional[Tensor] = None) -> None:
         """``logit`` (B, N); ``mask`` (B, N) is 0 where an action is not allowed."""
@@ -77,24 +57,30 @@ class Categorical:
             raise TaskError('the environment gave an action_mask that allows no action')
 
     def sample(self, generators: List[np.random.Generator]) -> Tensor:
+        """An action of each, (B, ) or (B, N), by its own random numbers."""
         self._check_mask()
         uniform = torch.from_numpy(np.array([g.random() for g in generators]))
         return draw(self.logit, uniform.to(self.logit.device))[0]
 
     def mode(self) -> Tensor:
+        """The most probable action of each."""
         self._check_mask()
         return self.logit.argmax(-1)
 
     def log_prob(self, action: Tensor) -> Tensor:
+        """Log-probabilities or log-densities (B, ), in nats."""
         return naive_method(self.logit, action)
 
     def entropy(self) -> Tensor:
+        """In nats, (B, )."""
         return entropy(self.logit)
 
     def squares(self) -> Tensor:
+        """Sums of the squared probabilities of all actions, (B, )."""
         return sum_of_squares(self.logit)
 
     def to_space(self, space: Any) -> ToSpace:
+        """How the environment takes the actions; raises a ``ConfigError`` if it has others."""
         if hasattr(space, 'nvec'):
             raise ConfigError(
                 f'policy.model.action_shape = {self.logit.shape[1]}: the actions of the environment are {space}. Set '
@@ -106,42 +92,11 @@ class Categorical:
         return ToSpace(start=int(getattr(space, 'start', 0)))
 
 
-class MultiCategorical:
-
-    def __init__(self, logits: List[Tensor], temperature: float = 1.0, mask: Optional[Tensor] = None) -> None:
-        """``logits`` (B, N_k) of each action; ``mask`` (B, sum of N_k)."""
-        sizes = [logit.shape[1] for logit in logits]
-        masks = [None] * len(logits) if mask is None else mask.split(sizes, 1)
-        self.parts = [Categorical(logit, temperature, m) for logit, m in zip(logits, masks)]
-
-    def sample(self, generators: List[np.random.Generator]) -> Tensor:
-        return torch.stack([part.sample(generators) for part in self.parts], 1)
-
-    def mode(self) -> Tensor:
-        return torch.stack([part.mode() for part in self.parts], 1)
-
-    def log_prob(self, action: Tensor) -> Tensor:
-        return torch.stack([part.log_prob(a) for part, a in zip(self.parts, action.unbind(-1))]).sum(0)
-
-    def entropy(self) -> Tensor:
-        return torch.stack([part.entropy() for part in self.parts]).sum(0)
-
-    def squares(self) -> Tensor:
-        return torch.stack([part.squares() for part in self.parts]).prod(0)
-
-    def to_space(self, space: Any) -> ToSpace:
-        own = [part.logit.shape[1] for part in self.parts]
-        if not hasattr(space, 'nvec') or np.ravel(space.nvec).tolist() != own:
-            raise ConfigError(f'policy.model.action_shape = {own}: the actions of the environment are {space}.')
-        start = torch.as_tensor(np.ravel(getattr(space, 'start', np.zeros(len(own)))), dtype=torch.long)
-        return ToSpace(start=start)
-
-
 class Gaussian:
 
     def __init__(self, mu: Tensor, sigma: Tensor) -> None:
         """Means and standard deviations (B, N) of independent values."""
-        self.mu, self.sigma = mu, sigma
+        self.mu, self.sigma, self.width = mu, sigma, mu.shape[1]
         # Without validation: ``diagnose`` reports where NaN or infinite values first appear.
         self._normal = Independent(Normal(mu, sigma, validate_args=False), 1, validate_args=False)
 
@@ -168,56 +123,71 @@ class Gaussian:
         return ToSpace(shape=space.shape)
 
 
-class Hybrid:
-    """A discrete action, and the arguments of all discrete actions, of which the environment reads its own."""
+class Joint:
+    """Independent parts of an action, in columns: several discrete actions, or a discrete one and the arguments of all
+    discrete actions, of which the environment reads its own."""
 
-    def __init__(self, kind: Categorical, arguments: Gaussian) -> None:
-        self.kind, self.arguments = kind, arguments
+    def __init__(self, parts: List[Union[Categorical, Gaussian]]) -> None:
+        self.parts = parts
 
     def sample(self, generators: List[np.random.Generator]) -> Tensor:
-        return self._join(self.kind.sample(generators), self.arguments.sample(generators))
+        return self._join([part.sample(generators) for part in self.parts])
 
     def mode(self) -> Tensor:
-        return self._join(self.kind.mode(), self.arguments.mode())
+        return self._join([part.mode() for part in self.parts])
 
-    @staticmethod
-    def _join(kind: Tensor, arguments: Tensor) -> Tensor:
-        return torch.cat([kind.unsqueeze(1).to(arguments), arguments], 1)
+    def _join(self, parts: List[Tensor]) -> Tensor:
+        return torch.cat([x.view(-1, part.width) for part, x in zip(self.parts, parts)], 1)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        return self.kind.log_prob(action[..., 0].long()) + self.arguments.log_prob(action[..., 1:])
+        columns = zip(self.parts, action.split([part.width for part in self.parts], 1))
+        found = [p.log_prob(x.squeeze(1).long() if isinstance(p, Categorical) else x) for p, x in columns]
+        return torch.stack(found).sum(0)
 
     def entropy(self) -> Tensor:
-        return self.kind.entropy() + self.arguments.entropy()
+        return torch.stack([part.entropy() for part in self.parts]).sum(0)
 
-    squares = Gaussian.squares
+    def squares(self) -> Tensor:
+        return torch.stack([part.squares() for part in self.parts]).prod(0)
 
     def to_space(self, space: Any) -> ToSpace:
+        *discrete, last = self.parts
+        if isinstance(last, Gaussian):
+            return self._to_hybrid_space(space, discrete[0].logit.shape[1], last.width)
+        own = [part.logit.shape[1] for part in self.parts]
+        if not hasattr(space, 'nvec') or np.ravel(space.nvec).tolist() != own:
+            raise ConfigError(f'policy.model.action_shape = {own}: the actions of the environment are {space}.')
+        start = torch.as_tensor(np.ravel(getattr(space, 'start', np.zeros(len(own)))), dtype=torch.long)
+        return ToSpace(start=start)
+
+    @staticmethod
+    def _to_hybrid_space(space: Any, kinds: int, arguments: int) -> ToSpace:
         spaces = getattr(space, 'spaces', ())
         parts = list(spaces.values() if hasattr(spaces, 'values') else spaces)
         discrete = [part for part in parts if hasattr(part, 'n')]
         size = sum(int(np.prod(part.shape)) for part in parts if hasattr(part, 'low'))
-        own = self.kind.logit.shape[1], self.arguments.mu.shape[1]
-        if len(discrete) != 1 or (int(discrete[0].n), size) != own:
+        if len(discrete) != 1 or (int(discrete[0].n), size) != (kinds, arguments):
             raise ConfigError(
-                f'policy.model.action_shape = dict(action_type_shape={own[0]}, action_args_shape={own[1]}): the '
+                f'policy.model.action_shape = dict(action_type_shape={kinds}, action_args_shape={arguments}): the '
                 f'actions of the environment are {space}.'
             )
         return ToSpace(start=int(getattr(discrete[0], 'start', 0)), is_hybrid=True)
+
+
+Distribution = Union[Categorical, Gaussian, Joint]
 
 
 def distribution(logit: Any, temperature: float, mask: Optional[Tensor]) -> Optional[Distribution]:
     """That of what a model returns, None if it returns something else. ``temperature`` and ``mask`` concern discrete
     actions."""
     if isinstance(logit, (list, tuple)) and all(isinstance(part, Tensor) and part.dim() == 2 for part in logit):
-        return MultiCategorical(list(logit), temperature, mask)
+        masks = [None] * len(logit) if mask is None else mask.split([part.shape[1] for part in logit], 1)
+        return Joint([Categorical(part, temperature, m) for part, m in zip(logit, masks)])
     if isinstance(logit, dict) and {'mu', 'sigma'} <= set(logit):
         return Gaussian(logit['mu'], logit['sigma'])
     if isinstance(logit, dict) and {'action_type', 'action_args'} <= set(logit):
-        arguments: Dict[str, Tensor] = logit['action_args']
-        return Hybrid(
-            Categorical(logit['action_type'], temperature, mask), Gaussian(arguments['mu'], arguments['sigma'])
-        )
+        args: Dict[str, Tensor] = logit['action_args']
+        return Joint([Categorical(logit['action_type'], temperature, mask), Gaussian(args['mu'], args['sigma'])])
     if isinstance(logit, Tensor) and logit.dim() == 2:
         return Categorical(logit, temperature, mask)
     return None

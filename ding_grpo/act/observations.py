@@ -1,5 +1,5 @@
 """What step models read of an environment's observations."""
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -30,17 +30,18 @@ def batch_of(observations: Sequence[Any], shape: Any) -> Any:
 
 def rows_of(batch: Any) -> List[Any]:
     """The observations of a batch."""
-    if isinstance(batch, Tensor):
-        return list(batch.unbind(0))
-    by_name = {name: rows_of(part) for name, part in batch.items()}
-    return [dict(zip(by_name, row)) for row in zip(*by_name.values())]
+    return _divide(batch, lambda x: x.unbind(0))
 
 
 def split(batch: Any, counts: List[int]) -> List[Any]:
     """Split a batch into parts with ``counts`` rows."""
+    return _divide(batch, lambda x: x.split(counts))
+
+
+def _divide(batch: Any, function: Callable[[Tensor], Sequence[Tensor]]) -> List[Any]:
     if isinstance(batch, Tensor):
-        return list(batch.split(counts))
-    by_name = {name: split(part, counts) for name, part in batch.items()}
+        return list(function(batch))
+    by_name = {name: _divide(part, function) for name, part in batch.items()}
     return [dict(zip(by_name, parts)) for parts in zip(*by_name.values())]
 
 

@@ -46,7 +46,7 @@ class Sampler(Protocol):
         """End what the sampler has started."""
 
 
-class ModelSampler:
+class ModelSampler(Sampler):
     """The model that is trained. It has its own weights, and keeps keys and values between the turns of a row."""
 
     def __init__(self, model: CausalLM) -> None:
@@ -55,9 +55,6 @@ class ModelSampler:
 
     def bind(self, spec: NamedTuple, sampling: Sampling) -> None:
         self._spec, self._sampling = spec, sampling
-
-    def load(self, weights: Dict[str, Tensor], version: int) -> None:
-        pass
 
     def sample(self, request: RowRequest) -> Rollout:
         spec, continued = self._spec, self._keeps_cache()
@@ -80,9 +77,6 @@ class ModelSampler:
 
     def forget(self, env_ids: Optional[Sequence[int]]) -> None:
         self._cache.forget(env_ids)
-
-    def close(self) -> None:
-        pass
 
     def _keeps_cache(self) -> bool:
         """Whether rows keep what they have read for their next turn."""

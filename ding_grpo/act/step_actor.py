@@ -132,9 +132,6 @@ class StepActor(Actor):
         """Actions as numbers and arrays of gymnasium's spaces."""
         return self._to_space.values(action)
 
-    def forget(self, env_ids: Optional[List[int]]) -> None:
-        self._generators.forget(env_ids)
-
     def transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
         final = dict(final_obs=as_tensors(timestep.obs)) if timestep.done else {}
         return dict(

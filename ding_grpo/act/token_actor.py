@@ -69,7 +69,6 @@ class TokenActor(Actor):
         self._log_prob_fn = log_prob_fn
         self.reseed(seed)
         self._autocast = autocast
-        self._spec: Optional[NamedTuple] = None
         self._trained_with: Optional[str] = None  # hash of the vocabulary of a checkpoint
         self._eval_autocast = True
         self._logit_bias: List[Tuple] = []  # (token, bias), until the environment's tokenizer is known
@@ -88,10 +87,6 @@ class TokenActor(Actor):
     @property
     def exact(self) -> bool:
         return self._model.exact_arithmetic and not self._autocast
-
-    @property
-    def spec(self) -> Optional[NamedTuple]:
-        return self._spec
 
     @property
     def has_adapters(self) -> bool:
@@ -136,12 +131,12 @@ class TokenActor(Actor):
         self._model.check_decoding()
         self._sampling = bind_sampling(self._unbound, self._logit_bias, spec, self._model.device)
         self._sampler.bind(spec, self._sampling)
-        self._spec = spec
+        self.spec = spec
         self._check_vocabulary()
 
     def bind_reference(self, reference: CausalLM) -> None:
-        reference.limit_vocabulary(self._spec.vocab_size)
-        reference.limit_length(self._spec.max_prompt_length + self._spec.max_tokens)
+        reference.limit_vocabulary(self.spec.vocab_size)
+        reference.limit_length(self.spec.max_prompt_length + self.spec.max_tokens)
         reference.load_way_state(self._model.way_state())
 
     def sample(
@@ -169,7 +164,7 @@ class TokenActor(Actor):
         return nullcontext() if self._eval_autocast else self._model.without_autocast()
 
     def forget(self, env_ids: Optional[List[int]]) -> None:
-        self._generators.forget(env_ids)
+        super().forget(env_ids)
         self._sampler.forget(env_ids)
 
     def transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
@@ -258,23 +253,23 @@ class TokenActor(Actor):
 
     @property
     def _known_spec(self) -> NamedTuple:
-        if self._spec is None:
+        if self.spec is None:
             raise ConfigError(
                 'policy.type = grpo: the policy does not know how a completion ends. Use '
                 "create_config.collector = dict(type='group') and an environment that has a token_spec; in a loop of "
                 'your own, call policy.bind(env.token_spec) first.'
             )
-        return self._spec
+        return self.spec
 
     def _check_vocabulary(self) -> None:
-        if None not in (self._spec, self._trained_with) and self._spec.vocabulary != self._trained_with:
+        if None not in (self.spec, self._trained_with) and self.spec.vocabulary != self._trained_with:
             raise ConfigError(
-                f'env.tokenizer: its {self._spec.vocab_size} tokens are not those of the checkpoint, or have other '
+                f'env.tokenizer: its {self.spec.vocab_size} tokens are not those of the checkpoint, or have other '
                 'ids, so tokens would change their meaning. Use the tokenizer of the run that wrote the checkpoint.'
             )
 
     def state_dict(self) -> Dict[str, Any]:
-        known = {} if self._spec is None else dict(vocabulary=self._spec.vocabulary)
+        known = {} if self.spec is None else dict(vocabulary=self.spec.vocabulary)
         return dict(known, reading=self._model.way_state())
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:

@@ -145,10 +145,9 @@ def _anchors(episodes: List[List[Dict[str, Any]]]) -> Tensor:
 def _reply(step: Dict[str, Any], following: Dict[str, Any]) -> Tensor:
     """The tokens that the environment added after a step. Token ids are the record: none of them may change."""
     known, found = torch.cat([step['prompt'], step['action']]), following['prompt']
-    if len(found) < len(known) or not torch.equal(found[:len(known)], known):
+    if not torch.equal(found[:len(known)], known):
         same = min(len(found), len(known))
-        place = int((found[:same] != known[:same]).long().argmax()) if not torch.equal(found[:same], known[:same]) \
-            else same
+        place = next((i for i in range(same) if found[i] != known[i]), same)
         told = f'{int(known[place])} became {int(found[place])}' if place < same else 'it is missing'
         raise ConfigError(
             f"env.type: the environment changed token {place} of the observation after turn {step['turn']} ({told}). "

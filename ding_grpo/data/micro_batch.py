@@ -10,12 +10,10 @@ from ding_common import parallel
 def split_rows(batch: 'Batch', most: Optional[int], share: Optional[Sequence[int]] = None) -> List[Tensor]:  # noqa
     """Divide the rows that have a weight, or those of ``share``, in their order, into parts of at most ``most`` tokens.
     A part reads each of its prompts once and the tokens of its rows, except the last token of a row, which is only
-    predicted. A row with more tokens is a separate part. None, or rows without prompts: one part."""
+    predicted. A row with more tokens is a separate part. None: one part."""
     costs = _costs(batch)
     if share is not None:
         costs = {row: costs[row] for row in share if row in costs}
-    if most is None or batch.prompts is None:
-        return [torch.tensor(list(costs))] if costs else []
     return [torch.tensor(part) for part in _fill(costs, most)]
 
 
@@ -33,8 +31,6 @@ def most_parts(batch: 'Batch', most: Optional[int]) -> int:  # noqa
     """The largest number of parts that a process has, of ``split_rows`` with its own ``share_rows``."""
     costs = _costs(batch)
     blocks = _blocks(costs, parallel.world_size())
-    if most is None or batch.prompts is None:
-        return min(len(blocks), 1)
     return max((len(_fill({row: costs[row] for row in block}, most)) for block in blocks), default=0)
 
 
@@ -68,13 +64,14 @@ def _costs(batch: 'Batch') -> Dict[int, Tuple[int, int, int]]:  # noqa
     return {row: (length - 1, group, len(batch.prompts[row])) for row, (counted, length, group) in facts if counted}
 
 
-def _fill(costs: Dict[int, Tuple[int, int, int]], most: int) -> List[List[int]]:
-    """Parts of at most ``most`` tokens, each filled before the next one starts; a longer row is a separate part."""
+def _fill(costs: Dict[int, Tuple[int, int, int]], most: Optional[int]) -> List[List[int]]:
+    """Parts of at most ``most`` tokens, each filled before the next one starts; a longer row is a separate part. One
+    part for None."""
     parts: List[List[int]] = []
     tokens, read = 0, set()  # number of tokens of the current part, and its prompts
     for row, (length, prompt, prompt_length) in costs.items():
         cost = length + (0 if prompt in read else prompt_length)
-        if not parts or tokens + cost > most:
+        if not parts or most is not None and tokens + cost > most:
             parts.append([])
             tokens, read, cost = 0, set(), length + prompt_length
         parts[-1].append(row)

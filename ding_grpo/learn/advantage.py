@@ -128,9 +128,8 @@ class Advantage(NamedTuple):
     def _anchor(self, batch: Batch) -> Tensor:
         """The outcome's advantage, and that among the rows in the same state, see ``anchor_advantage``."""
         returns, _ = self._returns(batch)
-        outcome = group_advantage(returns[:, 0], batch.group, self.method, length=batch.weight.sum(1))
         at_anchor = anchor_advantage(returns, batch.anchor, batch.group)
-        return (outcome.unsqueeze(1) + self.anchor_weight * at_anchor) * (batch.weight != 0)
+        return (self._outcome(batch).unsqueeze(1) + self.anchor_weight * at_anchor) * (batch.weight != 0)
 
     def _returns(self, batch: Batch) -> Tuple[Tensor, Tensor]:
         """The discounted returns from each step on (B, S), and the return after a row's end (B, 1). The latter is 0 or,

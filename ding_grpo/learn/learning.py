@@ -158,7 +158,8 @@ class Learning:
         dropped = batch.failed | batch.filtered
         learned = learned.without(dropped | batch.equal if cfg.drop_equal_groups else dropped)
         if cfg.entropy.top_share is not None:
-            learned = of_high_entropy(learned, self.updater.entropy(learned), cfg.entropy.top_share)
+            _, entropy = self.updater.read_with_entropy(learned)
+            learned = of_high_entropy(learned, entropy, cfg.entropy.top_share)
         if cfg.kl.beta > 0 and not cfg.kl.in_reward:
             learned.logp_ref = self.reference.read(self.updater, learned)
         return learned

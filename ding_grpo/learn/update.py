@@ -219,9 +219,6 @@ class Updater:
         """Log-probabilities (B, S) under a model (None: the trained one), without gradients."""
         return self.read_rows(lambda part: self._actor.read(model or self._model, part).logp, batch)
 
-    def entropy(self, batch: Batch) -> Tensor:
-        return self.read_rows(lambda part: self._actor.read(self._model, part).entropy, batch)
-
     def read_with_entropy(self, batch: Batch) -> Tuple[Tensor, Tensor]:
 
         def of_part(part: Batch) -> Tensor:

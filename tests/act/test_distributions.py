@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from torch.distributions import Categorical, Normal
 
 from ding_common import TaskError
-from ding_grpo.act.distributions import NEVER, MultiCategorical, distribution
+from ding_grpo.act.distributions import NEVER, distribution
 from ding_grpo.data.batch import Batch
 from tests.policies import CONTINUOUS, DISCRETE, HYBRID, Timestep, step_policy
 
@@ -24,19 +24,17 @@ KINDS = [
 ]
 
 
-def plain_log_prob(model, obs, action):
-    """Of one step, by torch's distributions."""
+def plain_parts(model, obs, action):
+    """Of one step: torch's distributions of the independent parts of its action, and these parts."""
     logit = model.compute_actor(obs.unsqueeze(0))['logit']
     if isinstance(logit, list):
-        return sum(Categorical(logits=each[0]).log_prob(a) for each, a in zip(logit, action))
+        return [(Categorical(logits=each[0]), a) for each, a in zip(logit, action)]
     if not isinstance(logit, dict):
-        return Categorical(logits=logit[0]).log_prob(action)
-    args = logit.get('action_args', logit)
-    normal = Normal(args['mu'][0], args['sigma'][0])
+        return [(Categorical(logits=logit[0]), action)]
+    args, parts = logit.get('action_args', logit), []
     if 'action_type' in logit:
-        kind = Categorical(logits=logit['action_type'][0])
-        return kind.log_prob(action[0].long()) + normal.log_prob(action[1:]).sum()
-    return normal.log_prob(action).sum()
+        parts, action = [(Categorical(logits=logit['action_type'][0]), action[0].long())], action[1:]
+    return [*parts, (Normal(args['mu'][0], args['sigma'][0]), action)]
 
 
 @pytest.mark.parametrize('model, space', KINDS, ids=lambda x: getattr(x, 'action_space', None) and str(x))
@@ -49,39 +47,48 @@ def test_learned_log_probabilities_are_those_of_single_steps(model, space):
         episode, obs = [], start
         for step in range(length):
             out = policy.collect_mode.forward({row: obs})[row]
-            plain.append(plain_log_prob(policy.model, torch.from_numpy(obs), out['taken']).item())
+            parts = plain_parts(policy.model, torch.from_numpy(obs), out['taken'])
+            logp, entropy = (d.log_prob(a) for d, a in parts), (d.entropy() for d, _ in parts)
+            plain.append([sum(x.sum().item() for x in numbers) for numbers in (logp, entropy)])
             done = step == length - 1
             episode.append(policy.collect_mode.process_transition(obs, out, Timestep(float(row), done=done)))
             obs = generator.standard_normal(3).astype(np.float32)
         episodes.append(episode)
     batch = Batch.of(policy.collect_mode.get_train_sample(episodes))
     read = policy.actor.read(policy.model, batch)
-    counted = batch.weight != 0
-    for found in (batch.logp_old, read.logp):
-        assert torch.allclose(found[counted], torch.tensor(plain), atol=1e-6, rtol=0)
+    logp, entropy = torch.tensor(plain).T
+    for found, expected in ((batch.logp_old, logp), (read.logp, logp), (read.entropy, entropy)):
+        assert torch.allclose(found[batch.weight != 0], expected, atol=1e-6, rtol=0)
     assert policy.learn_mode.forward(policy.collect_mode.get_train_sample(episodes))['optimizer_steps'] > 0
 
 
-@pytest.mark.parametrize('model, space', KINDS, ids=lambda x: getattr(x, 'action_space', None) and str(x))
+@pytest.mark.parametrize('model, space', KINDS, ids=range(len(KINDS)))
 def test_the_environment_gets_actions_of_its_space(model, space):
+    """DI-engine's environments as tensors, groups in arrays as values: the same ones."""
     policy = step_policy(model)
-    policy.bind(None, (Box(-1, 1, (3, )), space))
-    obs = {i: np.full(3, i, np.float32) for i in range(20)}
-    for mode in (policy.collect_mode, policy.eval_mode):
-        for out in mode.forward(obs).values():
-            action = out['action']
-            if isinstance(action, dict):
-                kind, args = action['action_type'].numpy(), action['action_args'].numpy()
+    policy.bind(None, (Box(-9, 9, (3, )), space))
+    obs, keys = torch.randn(20, 3), {i: (0, 0, i) for i in range(20)}
+    for row_keys in (keys, None):
+        action, _ = policy.actor.act(obs, list(keys), row_keys)
+        policy.collect_mode.reset()
+        mode, options = (policy.eval_mode, {}) if row_keys is None else (policy.collect_mode, dict(row_keys=keys))
+        outputs = mode.forward(dict(enumerate(obs)), **options).values()
+        for value, given in zip(policy.actor.to_values(action), (to_ndarray(out['action']) for out in outputs)):
+            if isinstance(given, dict):
                 parts = space.spaces.values() if isinstance(space, Dict) else space.spaces
-                assert [part for part in parts if isinstance(part, Discrete)][0].contains(kind[()])
-                assert args.shape == (2, )
+                kind, = (part for part in parts if isinstance(part, Discrete))
+                number, args = given['action_type'], given['action_args']
+                assert value['action_type'] == number.item() and kind.contains(number[()])
+                assert np.array_equal(value['action_args'], args) and args.shape == (2, )
             else:
-                assert space.contains(action.numpy()[0] if isinstance(space, Discrete) else action.numpy())
+                # DI-engine's policies give discrete actions in the shape (1, ), which some environments index
+                assert space.contains(given[0] if isinstance(space, Discrete) else given)
+                assert space.contains(value) and np.array_equal(np.ravel(value), np.ravel(given))
 
 
 def test_several_actions_by_hand():
     # probabilities 1/4, 3/4 and 1/2, 1/2
-    found = MultiCategorical([torch.tensor([[0., math.log(3)]]), torch.zeros(1, 2)])
+    found = distribution([torch.tensor([[0., math.log(3)]]), torch.zeros(1, 2)], 1.0, None)
     assert torch.allclose(found.log_prob(torch.tensor([[1, 0]])), torch.tensor([math.log(3 / 8)]))
     assert torch.allclose(found.squares(), torch.tensor([(1 / 16 + 9 / 16) * 0.5]))
     entropy = -(math.log(1 / 4) / 4 + math.log(3 / 4) * 3 / 4) + math.log(2)
@@ -150,21 +157,3 @@ def test_images_stay_uint8_in_groups():
     assert torch.allclose(read.logp.flatten(), torch.stack([o['logp'] for o in out.values()]), atol=1e-6)
     logits = policy.model.compute_actor(torch.from_numpy(obs).float().unsqueeze(0))['logit']
     assert torch.allclose(logits.log_softmax(-1)[0, floats['taken']], floats['logp'], atol=1e-6)
-
-
-@pytest.mark.parametrize('shape, space', KINDS, ids=range(len(KINDS)))
-def test_actions_as_values_are_those_of_environments_of_di_engine(shape, space):
-    policy = step_policy(shape)
-    obs = torch.randn(5, shape['obs_shape'])
-    policy.bind(None, (Box(-9, 9, obs.shape[1:]), space))
-    action, _ = policy.actor.act(obs, list(range(5)), {i: (0, 0, i) for i in range(5)})
-    policy.collect_mode.reset()
-    forward = policy.collect_mode.forward(dict(enumerate(obs)), row_keys={i: (0, 0, i) for i in range(5)})
-    for value, output in zip(policy.actor.to_values(action), forward.values()):
-        given = to_ndarray(output['action'])
-        if isinstance(given, dict):
-            assert value['action_type'] == given['action_type'].item()
-            assert np.array_equal(value['action_args'], given['action_args'])
-        else:
-            assert np.array_equal(np.ravel(value), np.ravel(given))
-        assert space.contains(value) or isinstance(given, dict)

@@ -6,13 +6,11 @@ import pytest
 import torch
 
 from ding_common import ConfigError
-from ding_grpo.act.sampling_rules import seen_tokens, token_rules
+from ding_grpo.act.sampling_rules import kept_tokens, seen_tokens, token_rules
 from ding_grpo.config.sections.processors import processor_arguments
 from ding_grpo.data.batch import Batch
 from ding_grpo.rollout import Sampling
 from dizoo_llm.envs import TokenEnv
-from tests.act.test_kept_cache import touch
-from tests.cases import long
 from tests.policies import (
     BY_TURN, SETTINGS, Chatter, change, make_batch, reward, sample_dialogues, sample_groups, token_policy
 )
@@ -109,13 +107,18 @@ def agree(policy, options, samples, every):
 
 class TestOneTurn:
 
-    @pytest.mark.parametrize('log_prob_fn', ['linear_log_prob', 'efficient_method'])
-    @pytest.mark.parametrize('options', OPTIONS + TOGETHER, ids=str)
+    @pytest.mark.parametrize(
+        'options, log_prob_fn', [
+            *((options, 'linear_log_prob') for options in OPTIONS + TOGETHER),
+            *((options, 'efficient_method') for options in TOGETHER),
+        ],
+        ids=str
+    )
     def test_sampler_learner_and_transformers_agree(self, options, log_prob_fn):
         policy = make(options, log_prob_fn=log_prob_fn)
         agree(policy, options, sample_groups(policy, [0, 1, 2]), every=5)
 
-    @pytest.mark.parametrize('options', OPTIONS + TOGETHER, ids=str)
+    @pytest.mark.parametrize('options', [dict(top_p=0.6), *TOGETHER], ids=str)
     def test_updates_see_the_same_distribution(self, options):
         learn = dict(
             batch_groups=2, micro_batch_tokens=60, mask_truncated=True, kl=dict(beta=0.1), entropy=dict(weight=0.1)
@@ -125,33 +128,17 @@ class TestOneTurn:
         metrics = policy.learn_mode.forward(samples)
         assert metrics['sampler_gap_max'] <= 1e-5 and metrics['grad_norm'] > 0
         assert metrics['optimizer_steps'] >= 1 and metrics['skipped_steps'] == 0  # some have truncated rows only
-        # What was stored still contains every sampled token, whatever the new weights would keep.
-        again = policy.read(Batch.of(samples))
-        assert again.logp.isfinite().all() and again.entropy.isfinite().all()
-
-    def test_changed_weights_do_not_change_the_set(self):
-        policy = make(dict(top_p=0.6))
-        samples = sample_groups(policy)
+        # what was stored contains every sampled token, whatever other weights would keep
         generator = torch.Generator().manual_seed(1)
         with torch.no_grad():
             for p in policy.model.parameters():
                 p.add_(0.5 * torch.randn(p.shape, generator=generator))
-        batch = Batch.of(samples)
-        logp = policy.read(batch).logp
-        assert logp.isfinite().all() and (logp <= 0).all()
-        # the new weights alone would not keep every sampled token
-        probability = policy.model.lm(torch.cat([batch.prompts[0], batch.action[0]])[None]).logits[0].softmax(-1)
-        at = len(batch.prompts[0]) - 1 + torch.arange(int(batch.length[0]))
-        own = probability[at, batch.action[0, :len(at)]]
-        above = (probability[at] * (probability[at] > own.unsqueeze(1))).sum(1)
-        assert (above > 0.6).any()
+        again = policy.read(Batch.of(samples))
+        assert again.logp.isfinite().all() and (again.logp <= 0).all() and again.entropy.isfinite().all()
 
-    @pytest.mark.parametrize('options', [ALL, dict(processors=[PENALTY])], ids=['all', 'penalty'])
-    def test_greedy_decoding_uses_bias_penalty_and_grammar(self, options):
-        policy, env = make(options), TokenEnv(max_new_tokens=6)
-        deterministic = ('repetition_penalty', 'logit_bias')
-        kept = [entry for entry in options['processors'] if entry['type'] in deterministic or ':' in entry['type']]
-        kwargs = generate_options(policy, dict(processors=kept))
+    def test_greedy_decoding_uses_bias_penalty_and_grammar(self):
+        policy, env = make(ALL), TokenEnv(max_new_tokens=6)
+        kwargs = generate_options(policy, dict(processors=ALL['processors'][2:]))
         for out in policy.eval_mode.forward({i: env.reset(options=dict(index=i))[0] for i in range(4)}).values():
             prompt = out['prompt']
             peer = policy.model.lm.generate(
@@ -173,38 +160,19 @@ class TestOneTurn:
         rows = torch.randperm(len(batch), generator=torch.Generator().manual_seed(0))[:len(batch) - 3]
         taken = batch.take(rows)
         assert taken.kept_width.shape[1] == short < batch.kept_width.shape[1]
-        bounds = torch.cat([torch.zeros(1).long(), batch.kept_width.flatten().cumsum(0)])
-        start, longest = 0, batch.kept_width.shape[1]
-        for row, width in zip(rows.tolist(), taken.kept_width):
-            for t, n in enumerate(width.tolist()):
-                at = int(bounds[row * longest + t])
-                assert torch.equal(taken.kept_words[start:start + n], batch.kept_words[at:at + n])
-                start += n
-        assert start == len(taken.kept_words) > 0
+        kept, before = kept_tokens(taken, 32), kept_tokens(batch, 32)
+        assert torch.equal(kept, before[rows, :short]) and len(before.unique(dim=0)) > 10
 
 
-@pytest.mark.parametrize('options', [*(long(option) for option in OPTIONS), *TOGETHER], ids=str)
+@pytest.mark.parametrize('options', TOGETHER, ids=['all', 'with top-k'])
 class TestTurns:
 
     def test_sampler_learner_and_transformers_agree(self, options):
         env = TokenEnv(Chatter(), **SETTINGS['plain'][0])
         policy = make(options, env, **BY_TURN)
-        samples = sample_dialogues(policy, env, 6)
-        assert (agree(policy, options, samples, every=6).turn.amax(1) > 0).sum() > 10
+        samples = sample_dialogues(policy, env, 4)
+        assert (agree(policy, options, samples, every=5).turn.amax(1) > 0).sum() > 6
         assert policy.learn_mode.forward(samples)['sampler_gap_max'] <= 1e-5
-
-    def test_a_kept_cache_equals_reading_again(self, options):
-        env, found = TokenEnv(Chatter(), **SETTINGS['plain'][0]), []
-        for kept in (True, False):
-            policy = make(options, env)
-            assert policy.model.shares_prompts
-            if not kept:  # weights that count as new ones in each pass
-                policy.model.lm.get_input_embeddings().register_forward_hook(lambda *args: touch(policy.model))
-            found.append(Batch.of(sample_dialogues(policy, env, 3)))
-        one, other = found
-        assert torch.equal(one.action, other.action) and (one.logp_old - other.logp_old).abs().max() <= 1e-5
-        if one.kept_words is not None:
-            assert torch.equal(one.kept_words, other.kept_words)
 
 
 def test_tokens_count_as_seen_after_their_position():

@@ -89,12 +89,10 @@ class TestTokenizerNotice:
             token_policy(base=tmp_path)
             assert ('of its 32 tokens have other ids' in capsys.readouterr().out) == shown
 
-    def test_the_models_own_with_a_token_added(self, tmp_path):
-        build_char_tokenizer('abc').save_pretrained(str(tmp_path))
-        own = load_tokenizer(str(tmp_path))
-        own.add_tokens(['more'])
-        assert tokenizer_notice(str(tmp_path), own) is None
-
     def test_nothing_to_compare_with(self, tmp_path):
         assert tokenizer_notice(str(tmp_path), build_char_tokenizer('a')) is None
         assert tokenizer_notice('', build_char_tokenizer('a')) is None
+        build_char_tokenizer('abc').save_pretrained(str(tmp_path))
+        own = load_tokenizer(str(tmp_path))
+        own.add_tokens(['more'])  # the model's own, with a token added
+        assert tokenizer_notice(str(tmp_path), own) is None

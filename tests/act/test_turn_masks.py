@@ -4,13 +4,9 @@ import torch
 
 from ding_grpo.data.batch import Batch
 from dizoo_llm.envs import TokenEnv
-from tests.cases import brief
 from tests.policies import BY_TURN, SETTINGS, Chatter, gradient, sample_dialogues, token_policy
 
-pytestmark = [
-    pytest.mark.unittest,
-    pytest.mark.parametrize('setting', brief(SETTINGS, ('stop strings', 'budgets', 'top-k')))
-]
+pytestmark = [pytest.mark.unittest, pytest.mark.parametrize('setting', ['stop strings', 'top-k'])]
 
 
 def sampled(setting, groups, **learn):
@@ -22,10 +18,10 @@ def sampled(setting, groups, **learn):
 
 
 def test_the_learner_computes_what_the_sampler_reported(setting):
-    policy, samples = sampled(setting, 25)
+    policy, samples = sampled(setting, 10)
     batch = Batch.of(samples)
     own, reply = batch.weight != 0, (batch.weight == 0) & (batch.turn >= 0)
-    assert reply.any(1).float().mean() > 0.5 and len(batch) == 200 and own.sum() > 1000
+    assert reply.any(1).float().mean() > 0.5 and len(batch) == 80 and own.sum() > 400
     assert (policy.read(batch).logp - batch.logp_old)[own].abs().max() <= 2e-6
     # The control: it does not pass when rows get the replies of others.
     tokens = batch.action[reply]

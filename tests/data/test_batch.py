@@ -66,17 +66,6 @@ class TestFoldGroup:
         assert lists(sample, 'prompt', 'truncated') == [[5, 6], [0, 1]] and 'kept' not in sample
         assert sample['reward_parts']['a'].tolist() == [1, 0]
 
-    def test_several_steps_are_one_trajectory(self):
-        steps = [transition([1, 2], 0.), transition([3], 2., prompt=[5, 6, 1, 2], truncated=False)]
-        steps[-1]['reward_parts'] = dict(a=2., b=0.)
-        sample = fold_group([steps, episode([7], 0.)])
-        assert lists(sample, 'action', 'weight') == [[[1, 2, 3], [7, 0, 0]], [[1] * 3, [1, 0, 0]]]
-        assert lists(sample, 'reward', 'turn') == [[[0, 0, 2], [0, 0, 0]], [[0] * 3, [0, -1, -1]]]
-
-    def test_kept_ids_are_padded_with_none(self):
-        sample = fold_group([episode([1, 2], 0., kept=[[1, 9], [2, -1]]), episode([4], 0., kept=[[4, 3]])])
-        assert sample['kept'].tolist() == [[[1, 9], [2, -1]], [[4, 3], [-1, -1]]]
-
     @pytest.mark.parametrize('shared_start', [True, False])
     def test_different_prompts_are_no_group(self, shared_start):
         """A sample has one prompt: the other rows would be learned after a prompt that they did not have."""
@@ -101,7 +90,8 @@ class TestTurns:
                     reward=[[0, .5, 0, 0, 0, 2], [1, 0, 0, 0, 0, 0]],
                     logp_old=[[-1, -2, 0, 0, 0, -1], [-1, 0, 0, 0, 0, 0]]
                 )
-        assert sample['kept'][0].tolist() == [[1, 9], [2, 9], [-1, -1], [-1, -1], [-1, -1], [3, 9]]
+        none = [-1, -1]
+        assert sample['kept'].tolist() == [[[1, 9], [2, 9], none, none, none, [3, 9]], [[4, 9], *[none] * 5]]
         assert sample['length'].tolist() == [6, 1]
 
     def test_a_turn_in_several_steps_has_no_reply(self):
@@ -136,9 +126,20 @@ class TestTurns:
     def test_only_own_tokens_are_measured(self, sample):
         metrics = batch_metrics(Batch.of([dict(sample, equal=False)]))
         assert metrics['completion_length_mean'] == 2 and metrics['completion_length_max'] == 3
-        action, weight = torch.tensor([[1, 2, 8, 8, 8, 1, 2, 1, 2]]), torch.tensor([[1., 1, 0, 0, 0, 1, 1, 1, 1]])
-        # pairs within turns: 12; 12 21 12. Two of four occur earlier; 88 is the environment's
-        assert repetition(action, weight, 2).tolist() == [0.5]
+
+    @pytest.mark.parametrize(
+        'action, weight, share',
+        [
+            ([1, 2, 1, 2, 1, 2], [1] * 6, 0.6),  # pairs 12 21 12 21 12: three of five were there before
+            ([1, 1, 1, 1, 1, 1], [1] * 6, 0.8),
+            ([1, 2, 3, 4, 5, 6], [1] * 6, 0.),
+            ([1, 2, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0], 0.),
+            # pairs within turns: 12; 12 21 12. Two of four occur earlier; 88 is the environment's
+            ([1, 2, 8, 8, 8, 1, 2, 1, 2], [1, 1, 0, 0, 0, 1, 1, 1, 1], 0.5),
+        ]
+    )
+    def test_repetition_by_hand(self, action, weight, share):
+        assert repetition(torch.tensor([action]), torch.tensor([weight]), 2).item() == pytest.approx(share)
 
 
 class TestBatch:
@@ -147,11 +148,6 @@ class TestBatch:
     def samples(self):
         uneven = fold_group([episode([1, 2, 3], 1.), episode([4], 0., True)])
         return [dict(uneven, equal=False), dict(fold_group([episode([7], 1.), episode([8], 1.)]), equal=True)]
-
-    def test_rows_of_all_groups(self, samples):
-        batch = Batch.of(samples)
-        assert batch.action.tolist() == [[1, 2, 3], [4, 0, 0], [7, 0, 0], [8, 0, 0]]
-        assert batch.group.tolist() == [0, 0, 1, 1] and len(batch.prompts) == 4
 
     def test_kept_ids_after_the_end_are_a_distribution(self):
         rows = episode([1, 2], 0., kept=[[1, 9], [2, 5]]), episode([4], 0., kept=[[4, 3]])
@@ -214,6 +210,7 @@ class TestRows:
     def test_taken_rows_are_no_longer_than_the_longest_of_them(self):
         batch = Batch.of([fold_group([episode([1, 2, 3], 1.), episode([4], 0.)]), fold_group([episode([7], 1.)] * 2)])
         batch.adv = torch.arange(4.)
+        assert batch.action.tolist() == [[1, 2, 3], [4, 0, 0], [7, 0, 0], [7, 0, 0]]
         part = batch.take(torch.tensor([3, 1]))
         assert part.action.tolist() == [[7], [4]] and part.adv.tolist() == [3, 1] and part.group.tolist() == [1, 0]
         assert batch.take(torch.arange(4)) is batch

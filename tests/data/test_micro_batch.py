@@ -6,27 +6,16 @@ import torch
 from ding_common import ConfigError, parallel
 from ding_common.processes.memory import memory_advice
 from ding_grpo.data.micro_batch import share_rows, split_rows
-from tests.policies import gradient, reward, sample_groups, token_policy, update, weights
+from tests.policies import gradient, make_batch, reward, sample_groups, token_policy, update, weights
 
 pytestmark = pytest.mark.unittest
-
-
-class Rows:
-    """What is read of a ``Batch`` to divide it."""
-
-    def __init__(self, weight, group=None, prompts=None):
-        self.weight, self.prompts, self.length = weight, prompts, (weight != 0).sum(1)
-        self.group = torch.zeros(len(weight), dtype=torch.long) if group is None else group
-
-    def __len__(self):
-        return len(self.weight)
 
 
 def batch(lengths, prompts):
     """Rows of these lengths; groups by name, each with a prompt of five tokens."""
     weight = (torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)).float()
     group = torch.tensor([ord(name) for name in prompts])
-    return Rows(weight, group, [torch.arange(5)] * len(prompts))
+    return make_batch(weight, group=group, prompts=[torch.arange(5)] * len(prompts))
 
 
 class TestSplit:
@@ -72,7 +61,7 @@ class TestShare:
         return int(sum(batch.weight[row].sum() - 1 for row in rows)) + sum(groups.values())
 
     @pytest.mark.parametrize('processes', [2, 3, 5])
-    @pytest.mark.parametrize('seed', range(8))
+    @pytest.mark.parametrize('seed', range(3))
     def test_no_other_blocks_have_a_smaller_largest(self, shares, seed, processes):
         torch.manual_seed(seed)
         lengths = torch.randint(0, 9, (9, )).tolist()
@@ -94,8 +83,8 @@ class TestShare:
 
     def test_steps_of_other_models(self, shares):
         weight = (torch.arange(500) < torch.tensor([500, 10, 10, 480]).unsqueeze(1)).float()
-        assert shares(Rows(weight), 2) == [[0], [1, 2, 3]]
-        assert shares(Rows(torch.ones(7, 1)), 3) == [[0, 1, 2], [3, 4, 5], [6]]
+        assert shares(make_batch(weight), 2) == [[0], [1, 2, 3]]
+        assert shares(make_batch(torch.ones(7, 1)), 3) == [[0, 1, 2], [3, 4, 5], [6]]
 
     def test_more_processes_than_rows(self, shares):
         assert shares(batch([0, 3, 4], 'aab'), 4) == [[1], [2], [], []]
@@ -104,7 +93,7 @@ class TestShare:
 
 class TestUpdate:
 
-    @pytest.mark.parametrize('loss', ['grpo', 'dapo', 'dr_grpo', 'gspo', 'luspo', 'cispo', 'gmpo', 'vespo', 'clip_cov'])
+    @pytest.mark.parametrize('loss', ['grpo', 'dapo', 'dr_grpo', 'gspo', 'clip_cov'])
     def test_parts_give_the_whole_update(self, loss):
         learn = dict(
             learning_rate=1e-2,
@@ -115,16 +104,16 @@ class TestUpdate:
             entropy=dict(weight=0.01)
         )
         found = []
-        for most in (None, 40, 1) if loss in ('grpo', 'gspo', 'clip_cov') else (None, 40):
+        for most in (None, 40):
             policy = token_policy(collect=dict(top_k=9), micro_batch_tokens=most, **learn)
             data = sample_groups(policy, [0, 1, 2], reward=reward)
             data[1]['weight'][:, 2:] = 0  # uneven
             metrics = policy.learn_mode.forward(data)
             found.append((weights(policy), metrics))
-        for other, metrics in found[1:]:
-            assert torch.allclose(other, found[0][0], atol=2e-4)
-            for name in ('total_loss', 'policy_loss', 'entropy', 'grad_norm', 'kl', 'ratio_max', 'clipfrac'):
-                assert metrics[name] == pytest.approx(found[0][1][name], rel=2e-3, abs=1e-4), name
+        (whole, expected), (parts, metrics) = found
+        assert torch.allclose(parts, whole, atol=2e-4)
+        for name in ('total_loss', 'policy_loss', 'entropy', 'grad_norm', 'kl', 'ratio_max', 'clipfrac'):
+            assert metrics[name] == pytest.approx(expected[name], rel=2e-3, abs=1e-4), name
 
     @pytest.mark.parametrize('loss, options', [('clip_cov', dict(share=0.3, low=0.)), ('kl_cov', dict(share=0.3))])
     def test_tokens_are_chosen_among_the_whole_mini_batch(self, loss, options):
@@ -141,7 +130,7 @@ class TestUpdate:
             return gradient(policy), data
 
         whole, data = learned(None)
-        assert all(torch.allclose(learned(most)[0], whole, atol=1e-5) for most in (40, 1))
+        assert torch.allclose(learned(40)[0], whole, atol=1e-5)
         of_each_group = sum(learned(None, [group])[0] for group in data) / 3
         assert not torch.allclose(of_each_group, whole, atol=1e-3)
 

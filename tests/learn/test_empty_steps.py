@@ -77,6 +77,11 @@ def test_masked_rows_are_no_gradient():
     data = sample_groups(policy, reward=reward)
     data[0]['truncated'][:], data[1]['truncated'][:] = 1, 0
     assert steps(policy.learn_mode.forward(data)) == (1, 1)
+    before = state(policy)
+    data[1]['truncated'][:] = 1
+    metrics = policy.learn_mode.forward(data)
+    assert steps(metrics) == (0, 2) and 'entropy' not in metrics
+    same(state(policy), before)
 
 
 def test_does_not_end_the_epochs_as_target_kl_does():
@@ -87,15 +92,6 @@ def test_does_not_end_the_epochs_as_target_kl_does():
     for sample in data:
         sample['logp_old'] -= 1
     assert steps(further.learn_mode.forward(data)) == (0, 0)
-
-
-def test_ends_a_row_of_bad_updates():
-    policy = with_momentum(max_bad_updates=2)
-    for _ in range(3):
-        bad = sample_groups(policy, reward=reward)
-        bad[1]['reward'][2, -1] = float('nan')
-        assert policy.learn_mode.forward(bad)['skipped_steps'] == 1
-        assert update(policy, reward=same_reward)['empty_steps'] == 1
 
 
 @pytest.mark.parametrize('learn', [dict(), dict(batch_steps=2), dict(advantage='return_to_go')], ids=str)

@@ -34,7 +34,7 @@ def angle(a, b):
 
 
 @pytest.mark.parametrize('method', ['no_std', 'rloo', 'grpo'])
-@pytest.mark.parametrize('low, high', [(0.0, 1.0), (0.1, 0.9), (0.1, 0.5), (0.5, 0.9)])
+@pytest.mark.parametrize('low, high', [(0.1, 0.9), (0.1, 0.5), (0.5, 0.9)])
 def test_with_two_rewards_the_direction_stays(method, low, high):
     reward = torch.tensor([0., 1., 1., 0.], dtype=torch.float64)
     found = expected_gradient(reward, method, low, high)
@@ -45,10 +45,3 @@ def test_with_three_rewards_the_direction_changes():
     reward = torch.tensor([0., 1., 0.5, 0.], dtype=torch.float64)
     assert angle(expected_gradient(reward, 'no_std', -1, 2), true_gradient(reward)) < 1e-4
     assert angle(expected_gradient(reward, 'no_std', 0.1, 0.4), true_gradient(reward)) == pytest.approx(30.70, abs=0.01)
-
-
-def test_groups_of_equal_rewards_have_no_gradient():
-    """So dynamic sampling leaves out nothing but groups of gradient 0."""
-    reward = torch.tensor([0., 1., 1., 0.], dtype=torch.float64)
-    whole, middle = (expected_gradient(reward, 'no_std', *bounds) for bounds in ((0, 1), (0.01, 0.99)))
-    assert torch.allclose(whole, middle, atol=1e-15)

@@ -11,12 +11,6 @@ from tests.policies import (
 )
 
 pytestmark = pytest.mark.unittest
-SAMPLINGS = [
-    dict(),
-    dict(temperature=0.7),
-    dict(temperature=1.3, top_k=6),
-    dict(temperature=0.9, top_k=12, top_p=0.8),
-]
 
 
 def moved(factor=1.3, **options):
@@ -26,42 +20,36 @@ def moved(factor=1.3, **options):
     return policy
 
 
-class TestOnPolicyIdentity:
+def test_gradient_computed_independently():
+    """Minus the mean of (adv + beta * (pi_ref / pi - 1)) * grad log pi, each row read alone by plain transformers."""
+    sampling = dict(temperature=0.9, top_k=12, top_p=0.8)
+    policy = moved(1.1, collect=sampling, grad_clip_value=1e9, kl=dict(beta=0.3), entropy=dict(weight=0.0))
+    data = sample_groups(policy, reward=reward)
+    lm = copy.deepcopy(policy.model.lm)
+    policy.learn_mode.forward(copy.deepcopy(data))
 
-    @pytest.mark.parametrize('sampling', SAMPLINGS[1:], ids=str)
-    def test_gradient_computed_independently(self, sampling):
-        """Minus the mean of (adv + beta * (pi_ref / pi - 1)) * grad log pi, each row read alone by plain
-        transformers."""
-        policy = moved(1.1, collect=sampling, grad_clip_value=1e9, kl=dict(beta=0.3), entropy=dict(weight=0.0))
-        data = sample_groups(policy, reward=reward)
-        lm = copy.deepcopy(policy.model.lm)
-        policy.learn_mode.forward(copy.deepcopy(data))
+    def log_prob(model, sample, row):
+        n = int(sample['weight'][row].sum())
+        action = sample['action'][row, :n]
+        logit = model(torch.cat([sample['prompt'], action])[None]).logits[0, len(sample['prompt']) - 1:-1]
+        allowed = torch.zeros_like(logit).bool()
+        for t, kept in enumerate(sample['kept'][row, :n]):
+            allowed[t, kept[kept >= 0]] = True
+        logit = (logit / 0.9).masked_fill(~allowed, float('-inf'))
+        return logit.log_softmax(-1)[torch.arange(n), action]
 
-        def log_prob(model, sample, row):
-            n = int(sample['weight'][row].sum())
-            action = sample['action'][row, :n]
-            logit = model(torch.cat([sample['prompt'], action])[None]).logits[0, len(sample['prompt']) - 1:-1]
-            logit = logit / sampling['temperature']
-            if 'kept' in sample:
-                allowed = torch.zeros_like(logit).bool()
-                for t in range(n):
-                    kept = sample['kept'][row, t]
-                    allowed[t, kept[kept >= 0]] = True
-                logit = logit.masked_fill(~allowed, float('-inf'))
-            return logit.log_softmax(-1)[torch.arange(n), action]
-
-        total, rows = 0., 0
-        for sample in data:
-            adv = group_advantage(sample['reward'].sum(1), torch.zeros(len(sample['action'])).long(), 'no_std')
-            for row in range(len(sample['action'])):
-                logp = log_prob(lm, sample, row)
-                with torch.no_grad():
-                    ratio = (log_prob(policy.reference.lm, sample, row) - logp).exp()
-                total = total - ((adv[row] + 0.3 * (ratio - 1)) * logp).mean()
-                rows += 1
-        (total / rows).backward()
-        expected = vector(p.grad for p in lm.parameters())
-        assert expected.norm() > 1e-3 and (gradient(policy) - expected).norm() < 1e-4 * expected.norm()
+    total, rows = 0., 0
+    for sample in data:
+        adv = group_advantage(sample['reward'].sum(1), torch.zeros(len(sample['action'])).long(), 'no_std')
+        for row in range(len(sample['action'])):
+            logp = log_prob(lm, sample, row)
+            with torch.no_grad():
+                ratio = (log_prob(policy.reference.lm, sample, row) - logp).exp()
+            total = total - ((adv[row] + 0.3 * (ratio - 1)) * logp).mean()
+            rows += 1
+    (total / rows).backward()
+    expected = vector(p.grad for p in lm.parameters())
+    assert expected.norm() > 1e-3 and (gradient(policy) - expected).norm() < 1e-4 * expected.norm()
 
 
 class TestReference:
@@ -154,9 +142,14 @@ class TestLearn:
         # sum over tokens of beta k3, over 8 rows of 6 tokens at most
         assert metrics['policy_loss'] == pytest.approx(0.1 * metrics['kl'] * tokens / (8 * 6), rel=1e-4)
 
-    @pytest.mark.parametrize('entropy_weight', [0., 0.1])
-    @pytest.mark.parametrize('sampling', [dict(temperature=0.7), dict(top_k=5, top_p=0.9)], ids=str)
-    @pytest.mark.parametrize('name', ['efficient_method', 'naive_method', 'less_efficient_method'])
+    @pytest.mark.parametrize(
+        'name, sampling, entropy_weight', [
+            ('efficient_method', dict(temperature=0.7), 0.1),
+            ('efficient_method', dict(top_k=5, top_p=0.9), 0.),
+            ('naive_method', dict(top_k=5, top_p=0.9), 0.1),
+            ('less_efficient_method', dict(temperature=0.7), 0.),
+        ]
+    )
     def test_from_hidden_states_or_from_logits_the_same_is_learned(self, name, sampling, entropy_weight):
         learned = []
         for method in ('linear_log_prob', name):

@@ -45,7 +45,9 @@ class TestFloat16:
         trained = policy.updater.trained
         assert all(p.dtype is torch.float32 for p in trained) and 'learning_rate' not in capsys.readouterr().out
         before = vector(trained)
-        assert update(policy)['optimizer_steps'] == 1 and not torch.equal(vector(trained), before)
+        metrics = update(policy)
+        assert metrics['optimizer_steps'] == 1 and not torch.equal(vector(trained), before)
+        assert metrics['ratio_max'] == 1 and metrics['sampler_gap_max'] > 0
 
     def test_whole_layers_beside_adapters_are_not(self, base):
         with pytest.raises(ConfigError, match='would train .*norm.* in float16'):
@@ -67,18 +69,19 @@ class TestMovable:
     @pytest.mark.parametrize(
         'weight, step, moves',
         [
-            (1., 0.0019, False),  # half the distance to the number below, 2^-8, is 0.00195
-            (1., 0.0020, True),
-            (1.5, 0.0038, False),  # 2^-7 to both sides
-            (1.5, 0.0040, True),
-            (-1.5, 0.0040, True),
-            (0., 1e-30, True),
+            (1., 0.0019, 0),  # half the distance to the number below, 2^-8, is 0.00195
+            (1., 0.0020, 0.75),
+            (1.5, 0.0038, 0),  # 2^-7 to both sides
+            (-1.5, 0.0040, 0.75),
+            (0., 1e-30, 0.75),
         ]
     )
     def test_by_hand(self, weight, step, moves):
-        assert movable_share(dict(w=torch.tensor([weight]).bfloat16()), step) == moves
+        """Of three such weights, and one of float32, which every step moves."""
+        weights = dict(a=torch.full((3, ), weight).bfloat16(), b=torch.zeros(1))
+        assert movable_share(weights, step) == moves + 0.25
 
-    @pytest.mark.parametrize('rate', [1e-3, 1e-4, 1e-5, 1e-6])
+    @pytest.mark.parametrize('rate', [1e-3, 1e-5])
     def test_is_what_a_step_of_adamw_moves(self, rate):
         torch.manual_seed(0)
         start = (torch.randn(20000) * 0.02).bfloat16()
@@ -90,10 +93,6 @@ class TestMovable:
             moved |= weight.detach() != start
         assert movable_share(dict(w=start), rate) == pytest.approx(moved.float().mean().item(), abs=2e-3)
         assert 0 < moved.float().mean() <= 1
-
-    def test_of_all_trained_weights(self):
-        halves = dict(a=torch.full((3, ), 1.).bfloat16(), b=torch.full((1, ), 1.))
-        assert movable_share(halves, 1e-6) == 0.25
 
 
 class TestNotice:

@@ -10,7 +10,8 @@ from ding_common import NumericError
 from ding_grpo.data.diagnose import diagnose
 from ding_grpo.learn.metrics import STEP_METRICS
 from tests.policies import (
-    DISCRETE, make_batch, reward, sample_groups, sample_steps, state, step_policy, token_policy, update, weights
+    DISCRETE, make_batch, reward, same_reward, sample_groups, sample_steps, state, step_policy, token_policy, update,
+    weights
 )
 from tests.same import same
 
@@ -22,7 +23,7 @@ ROW = 2  # of group 1: where a number is made wrong
 
 
 def wrong_reward(policy, data, value=NAN):
-    data[1]['reward'][ROW, -1] = value
+    data[1]['reward'][ROW, 1] = value
 
 
 def infinite_reward(policy, data):
@@ -95,25 +96,37 @@ def make_wrong(wrong=wrong_reward, **learn):
 class TestSkip:
 
     @pytest.mark.parametrize(
-        'wrong, options', [
-            *(
-                (wrong, {}) for wrong in (
-                    wrong_reward, infinite_reward, wrong_advantage, large_advantage, wrong_sampler, wrong_reference,
-                    wrong_policy, wrong_gradient, long_gradient
-                )
-            ),
-            (wrong_reward, dict(micro_batch_tokens=30)),
-            (wrong_reward, dict(reduction='token')),
-            (wrong_reward, dict(entropy=dict(weight=0.))),
+        'wrong, options, named, place',
+        [
+            # the place of a number: group, row and column
+            (wrong_reward, {}, 'a reward = nan', (1, ROW, 1)),
+            (infinite_reward, dict(micro_batch_tokens=30), 'a reward = inf', (1, ROW, 1)),
+            (wrong_advantage, dict(reduction='token'), 'an advantage (adv) = nan', (1, ROW, None)),
+            (wrong_sampler, {}, 'a log-probability of the sampler (logp_old) = nan', (1, ROW, 1)),
+            (wrong_reference, {}, 'a log-probability of the reference (logp_ref) = nan', (0, 0, 0)),
+            (wrong_policy, dict(entropy=dict(weight=0.)), 'a log-probability of the policy (logp_new) = nan',
+             (1, ROW, 1)),
+            (large_advantage, {}, 'but a sum of them is NaN or infinite', None),
+            (long_gradient, {}, 'norm of the gradient inf\nthe batch, the weights and the gradients are finite', None),
+            (wrong_gradient, {}, 'norm of the gradient nan\ngradient of lm.model.norm.weight: 32 of 32', None),
         ]
-    )
-    def test_weights_and_optimizer_stay_bit_for_bit(self, wrong, options):
-        policy, data = make_wrong(wrong, **options)
+    )  # yapf: disable
+    def test_a_step_is_skipped_and_after_two_updates_the_run_ends_with_the_place(self, wrong, options, named, place):
+        policy, data = make_wrong(wrong, max_bad_updates=2, **options)
         before = state(policy)
         metrics = policy.learn_mode.forward(data)
         same(state(policy), before)
         assert metrics['skipped_steps'] == 1 and metrics['optimizer_steps'] == 0
         assert 'total_loss' not in metrics  # there is no mean of nothing
+        with pytest.raises(NumericError, match='^policy.learn.max_bad_updates = 2: that many updates') as caught:
+            policy.learn_mode.forward(data)
+        if place is not None:
+            group, row, column = place
+            token = '' if column is None else f', column {column}, token {data[group]["action"][row, column]}'
+            prompt = ' '.join(str(i) for i in data[group]['prompt'][:8].tolist())
+            named += f'\nin row {row}{token} of group {group}, sampled after update 0\n'
+            named += f'its prompt begins with the tokens {prompt} ...'
+        assert named in caught.value.message
 
     def test_a_good_update_follows(self):
         policy, data = make_wrong()
@@ -132,7 +145,7 @@ class TestSkip:
         alone.learn_mode.forward(other[:1])
         assert torch.equal(weights(policy), weights(alone))
 
-    @pytest.mark.parametrize('learn', [dict(), dict(batch_steps=3), dict(advantage='return_to_go')], ids=str)
+    @pytest.mark.parametrize('learn', [dict(batch_steps=3), dict(advantage='return_to_go')], ids=str)
     def test_steps_of_other_environments(self, learn):
         policy = step_policy(DISCRETE, learn=dict(learning_rate=1e-2, max_bad_updates=2, **learn))
         policy.learn_mode.forward([sample_steps(policy, [3, 2])])
@@ -148,50 +161,10 @@ class TestSkip:
 
 class TestEnd:
 
-    @pytest.mark.parametrize(
-        'wrong, column, first', [
-            (wrong_reward, -1, 'a reward = nan'),
-            (infinite_reward, -1, 'a reward = inf'),
-            (wrong_advantage, None, 'an advantage (adv) = nan'),
-            (wrong_sampler, 1, 'a log-probability of the sampler (logp_old) = nan'),
-            (wrong_reference, 0, 'a log-probability of the reference (logp_ref) = nan'),
-            (wrong_policy, 1, 'a log-probability of the policy (logp_new) = nan'),
-        ]
-    )
-    def test_names_tensor_group_and_token(self, wrong, column, first):
-        policy, data = make_wrong(wrong, max_bad_updates=1)
-        group, row = (0, 0) if wrong is wrong_reference else (1, ROW)
-        place = f'in row {row}'
-        if column is not None:
-            action = data[group]['action'][row]
-            place += f', column {range(len(action))[column]}, token {action[column].item()}'
-        prompt = ' '.join(str(i) for i in data[group]['prompt'][:8].tolist())
-        with pytest.raises(NumericError) as caught:
-            policy.learn_mode.forward(data)
-        skipped, loss, *facts = caught.value.message.split('\n')
-        assert skipped.startswith('policy.learn.max_bad_updates = 1: that many updates in a row skipped a step')
-        assert loss.startswith('loss nan, norm of the gradient nan')
-        assert facts == [
-            f'the first NaN or infinite value: {first}', f'{place} of group {group}, sampled after update 0',
-            f'its prompt begins with the tokens {prompt} ...'
-        ]
-
-    @pytest.mark.parametrize(
-        'wrong, message', [
-            (
-                wrong_weight, r'logp_new\) = nan\n(.|\n)*'
-                'parameter lm.model.layers.1.mlp.up_proj.weight: 1 of 2048 numbers are NaN'
-            ),
-            (
-                wrong_gradient,
-                r'loss [-0-9.e]+, norm of the gradient nan\ngradient of lm.model.norm.weight: 32 of 32 numbers'
-            ),
-            (long_gradient, 'norm of the gradient inf\nthe batch, .* but a sum of them is'),
-        ]
-    )
-    def test_names_the_parameter_or_says_that_only_a_sum_is_not_finite(self, wrong, message):
-        policy, data = make_wrong(wrong, max_bad_updates=1)
-        with pytest.raises(NumericError, match=message):
+    def test_names_a_weight_that_is_wrong_too(self):
+        policy, data = make_wrong(wrong_weight, max_bad_updates=1)
+        weight = 'parameter lm.model.layers.1.mlp.up_proj.weight: 1 of 2048 numbers are NaN'
+        with pytest.raises(NumericError, match=rf'logp_new\) = nan\n(.|\n)*{weight}'):
             policy.learn_mode.forward(data)
 
     def test_names_an_observation(self):
@@ -220,8 +193,9 @@ class TestEnd:
             policy.learn_mode.forward(data)
 
     def test_after_so_many_in_a_row_with_a_warning_at_the_first(self, capsys):
-        policy, data = make_wrong(max_bad_updates=3)
-        policy.learn_mode.forward(data)
+        """An update counts once, however many steps it skips."""
+        policy, data = make_wrong(max_bad_updates=3, batch_groups=1, epoch_per_collect=3)
+        assert policy.learn_mode.forward(data)['skipped_steps'] == 3
         first, *facts = capsys.readouterr().out.splitlines()
         assert first == 'update 1 had a step that was skipped, for its loss or gradient is not finite'
         assert facts[1] == '  the first NaN or infinite value: a reward = nan' and 'of group 1' in facts[2]
@@ -230,20 +204,13 @@ class TestEnd:
         with pytest.raises(NumericError, match='max_bad_updates = 3: that many'):
             policy.learn_mode.forward(data)
 
-    def test_a_good_update_begins_a_new_row(self, capsys):
-        policy, data = make_wrong(max_bad_updates=2)
+    @pytest.mark.parametrize('of_good', [reward, same_reward], ids=['learned', 'empty'])
+    def test_a_good_update_begins_a_new_row(self, capsys, of_good):
+        policy, data = make_wrong(max_bad_updates=2, kl=dict(beta=0.))
         for _ in range(3):
             policy.learn_mode.forward(data)
-            update(policy)
+            update(policy, reward=of_good)
         assert capsys.readouterr().out.count('was skipped') == 3
-        policy.learn_mode.forward(data)
-        with pytest.raises(NumericError):
-            policy.learn_mode.forward(data)
-
-    def test_an_update_counts_once_however_many_steps_it_skips(self, capsys):
-        policy, data = make_wrong(max_bad_updates=2, batch_groups=1, epoch_per_collect=3)
-        assert policy.learn_mode.forward(data)['skipped_steps'] == 3
-        assert capsys.readouterr().out.count('was skipped') == 1
 
 
 class TestLoad:

@@ -64,12 +64,6 @@ def test_learns_and_goes_on_from_a_checkpoint(kind, module):
     same(weights(again), weights(whole))
 
 
-def test_the_default_is_torchs_adamw_with_its_defaults():
-    optimizer = token_policy().learning.optimizer
-    group, = optimizer.param_groups
-    assert type(optimizer) is torch.optim.AdamW and (group['betas'], group['eps']) == ((0.9, 0.999), 1e-8)
-
-
 def test_muon_has_the_matrices_of_hidden_layers():
     policy = with_optimizer('Muon', momentum=0.5)
     optimizer, names = policy.learning.optimizer, {id(p): name for name, p in policy.model.named_parameters()}

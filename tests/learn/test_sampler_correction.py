@@ -6,7 +6,7 @@ import torch
 
 from ding_grpo.data.batch import Batch
 from ding_grpo.rl_utils import far_rows, sampler_correction
-from tests.policies import Seen, reward, sample_groups, token_policy, update
+from tests.policies import Seen, learned, reward, sample_groups, token_policy
 
 pytestmark = pytest.mark.unittest
 
@@ -25,13 +25,6 @@ def stale_groups(policy):
     return data
 
 
-def advantages(policy, data):
-    """Those that are learned from, and the metrics."""
-    seen = Seen(policy)
-    metrics = policy.learn_mode.forward(copy.deepcopy(data))
-    return seen.learned[0].adv, metrics
-
-
 class TestCorrection:
 
     @pytest.mark.parametrize('level', ['token', 'sequence'])
@@ -41,9 +34,9 @@ class TestCorrection:
         data = stale_groups(policy)
         batch = Batch.of(data)
         factor, cut = sampler_correction(policy.updater.read(batch), batch.logp_old, batch.weight, level, 1.5)
-        adv, metrics = advantages(policy, data)
+        seen, metrics = Seen(policy), policy.learn_mode.forward(copy.deepcopy(data))
         assert 0.1 < cut < 0.9
-        assert torch.equal(adv, advantages(policy_of(), data)[0].unsqueeze(1) * factor)
+        assert torch.equal(seen.learned[0].adv, learned(policy_of(), data).adv.unsqueeze(1) * factor)
         assert metrics['correction_cut'] == cut and metrics['ratio_max'] == pytest.approx(1, abs=1e-5)
         mean = (factor * batch.weight).sum() / batch.weight.sum()
         assert metrics['correction_mean'] == pytest.approx(mean.item(), abs=1e-6)
@@ -63,23 +56,15 @@ class TestCorrection:
             expected = first[torch.isin(groups, batch.group)][:, :used.shape[1]]
             assert torch.equal(used * batch.weight, expected * batch.weight)
 
-    def test_on_policy_it_changes_nothing_but_rounding(self):
-        found = []
-        for level in (None, 'token', 'sequence'):
-            metrics = update(policy_of(batch_groups=2, off_policy=dict(correction=level)))
-            found.append((metrics['grad_norm'], metrics['policy_loss']))
-            assert metrics.get('correction_cut', 0.) == 0 and metrics.get('correction_mean', 1.) == pytest.approx(1)
-        assert found[1] == pytest.approx(found[0], abs=1e-5) and found[2] == pytest.approx(found[0], abs=1e-5)
-
 
 def test_negative_advantages_of_far_rows_are_masked():
     policy = policy_of(off_policy=dict(mask=0.5))
     data = stale_groups(policy)
-    batch, plain = Batch.of(data), advantages(policy_of(), data)[0]
+    batch, plain = Batch.of(data), learned(policy_of(), data).adv
     far = far_rows(policy.updater.read(batch), batch.logp_old, batch.weight, 0.5)
-    adv, metrics = advantages(policy, data)
+    seen, metrics = Seen(policy), policy.learn_mode.forward(data)
     hidden = far & (plain < 0)
     assert hidden.any() and (far & (plain > 0)).any() and (~far & (plain < 0)).any()
-    assert torch.equal(adv, torch.where(hidden, 0, plain).unsqueeze(1).expand_as(batch.weight))
+    assert torch.equal(seen.learned[0].adv, torch.where(hidden, 0, plain).unsqueeze(1).expand_as(batch.weight))
     share = batch.weight[hidden].sum() / batch.weight.sum()
     assert metrics['off_policy_masked'] == pytest.approx(share.item())

@@ -7,9 +7,8 @@ import torch
 from ding_grpo.learn.log_probs import fresh_rows
 from ding_grpo.learn.metrics import sampler_gap
 from dizoo_llm.envs import TokenEnv
-from tests.cases import long
 from tests.policies import (
-    DISCRETE, PRESET, Seen, change, make_batch, reward, sample_groups, sample_steps, step_policy, token_policy, update
+    DISCRETE, PRESET, Seen, change, make_batch, reward, sample_groups, sample_steps, step_policy, token_policy
 )
 
 pytestmark = pytest.mark.unittest
@@ -27,8 +26,8 @@ def noisy(model={}, learn={}, **collect):
     return policy
 
 
-def groups(policy, number=4):
-    return sample_groups(policy, range(number), max_new_tokens=TOKENS, reward=reward)
+def groups(policy):
+    return sample_groups(policy, range(4), max_new_tokens=TOKENS, reward=reward)
 
 
 def k3(log_ratio, weight):
@@ -38,17 +37,16 @@ def k3(log_ratio, weight):
 class TestOnPolicy:
 
     @pytest.mark.parametrize(
-        'learn', [
-            dict(batch_groups=4),
-            long(dict(batch_groups=4, epoch_per_collect=2, **STILL)),
-            long(dict(batch_groups=2, **STILL)),
-            long(dict(batch_groups=2, epoch_per_collect=2, **STILL)),
-            dict(batch_groups=3, epoch_per_collect=2, micro_batch_tokens=90, **STILL, entropy=dict(weight=0.01)),
-            dict(batch_groups=2, epoch_per_collect=2, log_prob_fn='efficient_method', **STILL),
+        'model, learn', [
+            *((model, dict(batch_groups=4)) for model in HALF),
+            *(
+                (model, dict(batch_groups=3, epoch_per_collect=2, micro_batch_tokens=90, **STILL))
+                for model in (HALF[0], dict(HALF[1], gradient_checkpointing=True))
+            ),
+            (HALF[1], dict(batch_groups=2, epoch_per_collect=2, log_prob_fn='efficient_method', **STILL)),
         ],
         ids=str
     )
-    @pytest.mark.parametrize('model', HALF, ids=str)
     def test_gspo_does_not_clip_rounding(self, model, learn):
         policy = noisy(model, learn, temperature=0.7, top_k=learn.get('micro_batch_tokens') and 8)
         sampled = groups(policy)
@@ -60,22 +58,9 @@ class TestOnPolicy:
         assert metrics['clipfrac'] == metrics['clipfrac_low'] == metrics['clipfrac_high'] == 0
         assert metrics['ratio_max'] == metrics['ratio_mean'] == 1 and metrics['kl_old'] == 0
 
-    def test_layers_that_are_computed_again(self):
-        policy = noisy(dict(dtype='bfloat16', gradient_checkpointing=True), dict(batch_groups=2))
-        assert policy.learn_mode.forward(groups(policy, 2))['ratio_max'] == 1
-
-    @pytest.mark.parametrize('model', HALF, ids=str)
-    def test_adapters(self, tiny_model, tmp_path, model):
-        pytest.importorskip('peft')
-        tiny_model.save_pretrained(str(tmp_path))
-        learn = dict(batch_groups=1, epoch_per_collect=2, **STILL, kl=dict(beta=0.1))
-        metrics = update(token_policy(dict(model=dict(model, lora=dict(r=4))), base=tmp_path, **learn))
-        assert metrics['ratio_max'] == 1 and metrics['sampler_gap_max'] > 0
-
-    @pytest.mark.parametrize('batch_size', [4, 2])
-    def test_a_sampler_in_bfloat16(self, batch_size):
+    def test_a_sampler_in_bfloat16(self):
         """Completions come from bfloat16; learning and evaluation stay in float32."""
-        learn = dict(batch_groups=batch_size, epoch_per_collect=2, **STILL)
+        learn = dict(batch_groups=2, epoch_per_collect=2, **STILL)
         policy, wide = noisy(learn=learn, autocast='bfloat16'), noisy(learn=learn)
         data = groups(policy)
         assert any(not torch.equal(a['logp_old'], b['logp_old']) for a, b in zip(data, groups(wide)))
@@ -105,8 +90,7 @@ class TestOnPolicy:
         for found, expected in kls[1:]:
             assert expected > 1e-4 and found == pytest.approx(expected, rel=1e-4)
 
-    @pytest.mark.parametrize('share', [0, 0.5])
-    @pytest.mark.parametrize('model', HALF, ids=str)
+    @pytest.mark.parametrize('model, share', [(HALF[0], 0.5), (HALF[1], 0)], ids=str)
     def test_groups_of_older_weights_keep_the_samplers(self, model, share):
         policy = noisy(model, dict(batch_groups=4, learning_rate=1e-2))
         data = groups(policy)
@@ -132,7 +116,8 @@ class TestOnPolicy:
         for sample in data:
             sample['logp_old'] -= 0.5
         metrics = policy.learn_mode.forward(data)
-        assert metrics['ratio_max'] > 1.6 and metrics['sampler_gap_mean'] == pytest.approx(0.5, abs=1e-5)
+        assert metrics['ratio_max'] > 1.6
+        assert metrics['sampler_gap_mean'] == pytest.approx(0.5, abs=1e-5) == metrics['sampler_gap_max']
 
 
 class TestCost:
@@ -140,7 +125,6 @@ class TestCost:
     @pytest.mark.parametrize(
         'model, batch_size, epochs, passes', [
             (dict(), 2, 2, 4),
-            (HALF[1], 4, 1, 1),
             (HALF[1], 4, 3, 3),
             (HALF[1], 2, 1, 3),
             (HALF[0], 1, 2, 11),
@@ -184,17 +168,8 @@ class TestGap:
         assert sampler_gap(batch, logp, fresh) == (True, 0.25, 0.5)
         assert sampler_gap(batch, logp, fresh_rows(batch, 8)) == (False, 0, 0)
 
-    @pytest.mark.parametrize('sampling', [dict(), dict(temperature=0.01), dict(top_k=5, top_p=0.9)], ids=str)
-    def test_in_float32_it_is_rounding(self, sampling):
-        policy = noisy(learn=dict(batch_groups=2, learning_rate=1e-3, epoch_per_collect=2), **sampling)
-        most = 1e-5 if sampling.get('temperature') is None else 1e-4  # of logits that are 100 times as large
-        for _ in range(2):
-            metrics = policy.learn_mode.forward(groups(policy))
-            assert 0 <= metrics['sampler_gap_mean'] <= metrics['sampler_gap_max'] < most
-
-    @pytest.mark.parametrize('learn', [dict(), dict(batch_steps=2)], ids=str)
-    def test_of_other_environments(self, learn):
-        policy = step_policy(DISCRETE, learn=dict(learning_rate=1e-2, epoch_per_collect=2, **learn))
+    def test_of_other_environments(self):
+        policy = step_policy(DISCRETE, learn=dict(learning_rate=1e-2, epoch_per_collect=2, batch_steps=2))
         data = [sample_steps(policy, [3, 2], lambda row, step: float(row))]
         assert policy.learn_mode.forward(data)['sampler_gap_max'] < 1e-6
         assert 'sampler_gap_max' not in policy.learn_mode.forward(data)  # sampled by older weights

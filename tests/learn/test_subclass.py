@@ -6,6 +6,7 @@ import torch
 from click.testing import CliRunner
 from ding.entry import serial_pipeline_onpolicy
 from ding.utils import POLICY_REGISTRY
+from easydict import EasyDict
 
 from ding_common import ConfigError, parallel, read_json_lines
 from ding_grpo.check import examine
@@ -54,6 +55,8 @@ class TestSubclass:
 
     def test_learns_with_its_optimizer_and_resumes_as_if_it_had_not_stopped(self, own):
         main, create = own
+        with pytest.raises(ConfigError, match='policy.own_kye = 1.0: unknown key; did you mean .own_key'):
+            serial_pipeline_onpolicy((EasyDict(main, policy=dict(main.policy, own_kye=1.0)), create), seed=0)
         main.policy.learn.learner = dict(hook=dict(save_ckpt_after_iter=2))
         whole = serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=4)
         steps = sum(m['optimizer_steps'] for m in read_json_lines('run/log/learner/metrics.jsonl'))
@@ -66,23 +69,16 @@ class TestSubclass:
         again = serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=4)
         assert all(map(torch.equal, whole._model.parameters(), again._model.parameters()))
 
-    def test_unknown_keys_are_refused_as_for_grpo(self, own):
-        own[0].policy.own_kye = 1.0
-        with pytest.raises(ConfigError, match='policy.own_kye = 1.0: unknown key; did you mean .own_key'):
-            serial_pipeline_onpolicy(own, seed=0, max_train_iter=1)
-
-    def test_joins_the_processes_of_torchrun(self, own, monkeypatch):
-        joined = []
-        monkeypatch.setattr(parallel, 'launched', lambda: 2)
-        monkeypatch.setattr(parallel, 'check_launch', joined.append)
-        monkeypatch.setattr(parallel, 'start', joined.append)
-        serial_pipeline_onpolicy(own, seed=0, max_train_iter=1)
-        assert len(joined) == 2
-
-    def test_can_be_examined_and_replayed(self, own):
+    def test_joins_the_processes_of_torchrun_and_can_be_examined_and_replayed(self, own, monkeypatch):
         main, create = own
         main.policy.learn.learner = dict(hook=dict(save_ckpt_after_iter=1))
-        serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
+        joined = []
+        with monkeypatch.context() as patch:
+            patch.setattr(parallel, 'launched', lambda: 2)
+            patch.setattr(parallel, 'check_launch', joined.append)
+            patch.setattr(parallel, 'start', joined.append)
+            serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
+        assert len(joined) == 2
         POLICY_REGISTRY.pop('own_grpo')
         sys.modules.pop('own_policy')
         shown = CliRunner().invoke(replay, ['run/ckpt/iteration_1.pth.tar', '--group', '0', '--trust'])

@@ -4,23 +4,21 @@ import torch
 
 from ding_grpo.data.batch import Batch
 from ding_grpo.rl_utils import return_to_go, token_advantage
-from tests.policies import (
-    DISCRETE, Seen, reward, sample_groups, sample_steps, step_policy, token_policy, update, weights
-)
+from tests.policies import (DISCRETE, learned, reward, sample_groups, sample_steps, step_policy, token_policy, weights)
 
 pytestmark = pytest.mark.unittest
 
 
 class TestTokenAdvantages:
 
-    @pytest.mark.parametrize('log_prob_fn', ['linear_log_prob', 'efficient_method'])
-    @pytest.mark.parametrize('sampling', [dict(), dict(top_k=5, temperature=0.7)], ids=str)
+    @pytest.mark.parametrize(
+        'log_prob_fn, sampling', [('linear_log_prob', dict()), ('efficient_method', dict(top_k=5, temperature=0.7))]
+    )
     def test_optimal_token_baseline_reads_the_distributions(self, sampling, log_prob_fn):
         policy = token_policy(collect=sampling, adv_method='optimal_token_baseline', log_prob_fn=log_prob_fn)
-        seen, data = Seen(policy), sample_groups(policy, reward=reward)
+        data = sample_groups(policy, reward=reward)
         found = policy.read(Batch.of(data), squares=True)
-        policy.learn_mode.forward(data)
-        batch = seen.learned[0]
+        batch = learned(policy, data)
         norm = 1 - 2 * found.logp.exp() + found.squares
         assert (norm[batch.weight != 0] > 0).all()
         returns = return_to_go(batch.reward, 1.)
@@ -29,26 +27,12 @@ class TestTokenAdvantages:
 
     def test_reinforce_plus_plus_is_discounted_and_white(self):
         policy = token_policy(collect=dict(discount_factor=0.9), adv_method='reinforce_plus_plus')
-        seen = Seen(policy)
-        update(policy)
-        batch = seen.learned[0]
+        batch = learned(policy, sample_groups(policy, reward=reward))
         adv, returns = (x[batch.weight != 0] for x in (batch.adv, return_to_go(batch.reward, 0.9)))
         assert torch.allclose(adv, (returns - returns.mean()) / returns.std(), atol=1e-4)
         last = (batch.weight.sum(1) - 1).long()
         outcome = torch.stack([r[n] for r, n in zip(batch.reward, last)])
         assert torch.allclose(return_to_go(batch.reward, 0.9)[:, 0], outcome * 0.9 ** last, atol=1e-6)
-
-    @pytest.mark.parametrize('method', ['reinforce_plus_plus', 'optimal_token_baseline'])
-    def test_failed_rows_take_no_part(self, method):
-        found = []
-        for value in (0., 9.):
-            policy = token_policy(adv_method=method, learning_rate=1e-2)
-            data = sample_groups(policy, reward=reward)
-            for sample in data:
-                sample['failed'][0], sample['reward'][0] = 1, value
-            policy.learn_mode.forward(data)
-            found.append(weights(policy))
-        assert torch.equal(*found)
 
     @pytest.mark.parametrize('method', ['reinforce_plus_plus', 'optimal_token_baseline', 'max_rl', 'gpg'])
     def test_of_steps(self, method):
@@ -57,17 +41,22 @@ class TestTokenAdvantages:
         policy.learn_mode.forward([sample_steps(policy, [3, 5], lambda row, step: float(row + step))])
         assert weights(policy).isfinite().all() and not torch.equal(before, weights(policy))
 
-    @pytest.mark.parametrize('method, known', [('optimal_token_baseline', False), ('reinforce_plus_plus', True)])
-    def test_the_collectors_table_shows_none_that_need_the_model(self, method, known):
-        policy = token_policy(adv_method=method)
+    @pytest.mark.parametrize(
+        'learn, known', [
+            (dict(adv_method='reinforce_plus_plus'), True),
+            (dict(adv_method='optimal_token_baseline'), False),
+            (dict(advantage='gae', adv_method=None), False),
+            (dict(kl=dict(beta=0.5, in_reward=True)), False),
+        ]
+    )
+    def test_the_collectors_table_shows_none_that_need_the_model(self, learn, known):
+        policy = token_policy(**learn)
         shown, = policy.advantages(sample_groups(policy, [0], reward=reward))
         assert (shown is not None) == known
 
     def test_one_row_a_group(self):
         policy = token_policy(dict(group_size=1), adv_method='reinforce_plus_plus')
-        seen = Seen(policy)
-        update(policy, [0, 1, 2], lambda group, row: float(group))
-        assert seen.learned[0].adv.any()
+        assert learned(policy, sample_groups(policy, [0, 1, 2], reward=lambda group, row: float(group))).adv.any()
 
 
 @pytest.mark.parametrize(
@@ -89,6 +78,5 @@ def test_returns_of_steps_by_hand(lengths, advantage, cut, discount, expected):
     """Each step has the reward 1; with ``cut`` a time limit ends the first row."""
     learn = dict(adv_method='no_std', advantage=advantage, extend_truncated=cut)
     policy = step_policy(DISCRETE, learn=learn, collect=dict(discount_factor=discount))
-    seen = Seen(policy)
-    policy.learn_mode.forward([sample_steps(policy, lengths, truncated=(0, ) if cut else ())])
-    assert torch.allclose(seen.learned[0].adv, torch.tensor(expected))
+    batch = learned(policy, [sample_steps(policy, lengths, truncated=(0, ) if cut else ())])
+    assert torch.allclose(batch.adv, torch.tensor(expected))

@@ -45,37 +45,26 @@ def test_by_hand(keys, enough, lengths, at, counted):
     assert play(keys, enough, lengths) == (at, [row in counted for row in range(len(keys))])
 
 
-class TestGenerate:
-    EOS, ROWS, ENOUGH, MOST = [1, 2, 3, 4], 5, 3, 14
-
-    def sample(self, model, early):
-        prompts = [p for p in prompts_of([4, 7, 5]) for _ in range(self.ROWS)]
-        keys = [(group, row) for group in (5, 0, 2) for row in range(self.ROWS)]
-        stop = EarlyStop(keys, self.ENOUGH, CPU) if early else None
-        batch, uniform = PromptBatch.of(prompts, CPU), uniform_of(len(keys), self.MOST)
-        out = generate(model, batch, self.MOST, self.EOS, Sampling(), uniform, early_stop=stop)
-        return out, stop
-
-    def test_counted_rows_are_the_shortest_of_those_that_are_all_sampled(self, tiny_model):
-        whole, _ = self.sample(tiny_model, early=False)
-        out, stop = self.sample(tiny_model, early=True)
-        counted = stop.counted(out.length)
-        assert len(set(whole.length.tolist())) > 4
-        for start in range(0, 3 * self.ROWS, self.ROWS):
-            lines = range(start, start + self.ROWS)
-            shortest = sorted(lines, key=lambda line: (int(whole.length[line]), line))[:self.ENOUGH]
-            assert [line for line in lines if counted[line]] == sorted(shortest)
-            last = max(int(whole.length[line]) for line in shortest)
-            for line in lines:  # the others are as long as the longest that counts, or ended together with it
-                n = int(out.length[line])
-                assert n == int(whole.length[line]) if counted[line] else n == last
-                assert torch.equal(out.action[line, :n], whole.action[line, :n]) and (out.action[line, n:] == -1).all()
-                assert torch.allclose(out.logp[line, :n], whole.logp[line, :n], atol=1e-5)
-
-    def test_sampling_ends_with_the_last_row_that_counts(self, tiny_model, decoded):
-        whole, _ = self.sample(tiny_model, early=False)
-        before = len(decoded)
-        out, stop = self.sample(tiny_model, early=True)
-        counted = torch.tensor(stop.counted(out.length))
-        assert before == int(whole.length.max())  # the prompts, and a step for each token but the last
-        assert len(decoded) - before == int(out.length[counted].max()) < before
+def test_counted_rows_are_the_shortest_and_sampling_ends_with_the_last_of_them(tiny_model, decoded):
+    rows, enough, most = 5, 3, 14
+    batch = PromptBatch.of([p for p in prompts_of([4, 7, 5]) for _ in range(rows)], CPU)
+    keys = [(group, row) for group in (5, 0, 2) for row in range(rows)]
+    stop = EarlyStop(keys, enough, CPU)
+    whole, out = (
+        generate(tiny_model, batch, most, [1, 2, 3, 4], Sampling(), uniform_of(len(keys), most), early_stop=early)
+        for early in (None, stop)
+    )
+    counted, longest = stop.counted(out.length), int(whole.length.max())
+    assert len(set(whole.length.tolist())) > 4
+    for start in range(0, 3 * rows, rows):
+        lines = range(start, start + rows)
+        shortest = sorted(lines, key=lambda line: (int(whole.length[line]), line))[:enough]
+        assert [line for line in lines if counted[line]] == sorted(shortest)
+        last = max(int(whole.length[line]) for line in shortest)
+        for line in lines:  # the others are as long as the longest that counts, or ended together with it
+            n = int(out.length[line])
+            assert n == int(whole.length[line]) if counted[line] else n == last
+            assert torch.equal(out.action[line, :n], whole.action[line, :n]) and (out.action[line, n:] == -1).all()
+            assert torch.allclose(out.logp[line, :n], whole.logp[line, :n], atol=1e-5)
+    # the prompts, and a step for each token but the last
+    assert len(decoded) - longest == int(out.length[torch.tensor(counted)].max()) < longest

@@ -20,7 +20,7 @@ def unpacked(bits, size):
     return torch.stack([bits[..., i // 8] >> (i % 8) & 1 for i in range(size)], -1).bool()
 
 
-@pytest.mark.parametrize('size', [1, 2, 31, 32, 33, 64, 100, 257])
+@pytest.mark.parametrize('size', [1, 32, 33, 257])
 def test_bits_are_the_sets(size):
     kept = masks(50, size)
     sets = KeptSets.of(kept)

@@ -8,19 +8,18 @@ pytestmark = pytest.mark.unittest
 
 
 class TestSampling:
-    logit = torch.tensor([[0.5, 0.1, 0.3, 0.1]]).log()
-
-    def test_top_k_keeps_ids(self):
-        logit, kept = Sampling(top_k=2).restrict(self.logit)
-        assert kept.tolist() == [[0, 2]] and torch.allclose(logit.softmax(-1), torch.tensor([[0.625, 0.375]]))
 
     @pytest.mark.parametrize('top_p, expected', [(0.4, [0, -1, -1]), (0.5, [0, -1, -1]), (0.6, [0, 2, -1])])
     def test_top_p_keeps_the_fewest_that_reach_it(self, top_p, expected):
         _, kept = Sampling(top_k=3, top_p=top_p).restrict(torch.tensor([[0.55, 0.1, 0.35, 0.]]).log())
         assert kept.tolist() == [expected]
 
+    def test_top_p_that_is_reached_exactly_keeps_no_more(self):
+        _, kept = Sampling(top_k=4, top_p=0.5).restrict(torch.zeros(1, 4))
+        assert (kept >= 0).sum() == 2
+
     def test_top_k_above_the_vocabulary(self):
-        logit, kept = Sampling(top_k=100).restrict(self.logit)
+        logit, kept = Sampling(top_k=100).restrict(torch.tensor([[0.5, 0.1, 0.3, 0.1]]).log())
         assert logit.shape == (1, 4) and sorted(kept[0].tolist()) == [0, 1, 2, 3]
 
     @pytest.mark.parametrize('sampling', [Sampling(), Sampling(0.7), Sampling(1.3, 5), Sampling(0.9, 8, 0.8)], ids=str)
