@@ -11,7 +11,7 @@ from ding_common.config.settings import CREATE, OF_MAIN, set_key
 from ding_grpo.config.check_keys import schema_of
 from ding_grpo.config.keys import DEFAULTS
 from ding_grpo.config.models import model_type
-
+from ding_grpo.config.moved import written
 from ding_grpo.words import answer
 
 
@@ -23,7 +23,7 @@ def set_keywords(main_config: EasyDict, create_config: EasyDict, keywords: Dict[
     """
     schema = schema_of(DEFAULTS, DEFAULTS)
     known = _by_name(_paths(main_config, create_config))
-    known = {**_by_name(_leaves(schema, 'policy')), **known}  # DI-engine's own keys where no other has the name
+    known = {**_by_name(_keys(schema)), **known}  # DI-engine's own keys where no other has the name
     for name, value in keywords.items():
         path = _path_of(name, known)
         for key, each in _leaves_of(path, value, dict(policy=schema)):
@@ -65,7 +65,7 @@ def _by_name(paths: Iterable[str]) -> Dict[str, List[str]]:
 
 def _paths(main_config: EasyDict, create_config: EasyDict) -> Iterator[str]:
     """The keys that a config of this policy, environment, model and task may have."""
-    yield from _leaves(DEFAULTS, 'policy')
+    yield from _keys(DEFAULTS)
     env = ENV_REGISTRY.get(create_config.env.type)
     yield from (f'env.{key}' for key in {**OF_EVERY_ENV, **env.config})
     yield from _arguments(MODEL_REGISTRY.get(model_type(main_config.policy.model)), 'policy.model')
@@ -73,11 +73,8 @@ def _paths(main_config: EasyDict, create_config: EasyDict) -> Iterator[str]:
         yield from _arguments(env.task_class(main_config.env), 'env.task')
 
 
-def _leaves(section: Dict[str, Any], path: str) -> Iterator[str]:
-    for key, value in section.items():
-        yield f'{path}.{key}'
-        if isinstance(value, dict):
-            yield from _leaves(value, f'{path}.{key}')
+def _keys(policy: Dict[str, Any]) -> Iterator[str]:
+    return (path for path, _ in written(policy, 'policy.'))
 
 
 def _arguments(made: Callable, path: str) -> Iterator[str]:

@@ -108,9 +108,7 @@ class ArrayPlayer(GroupPlayer):
     def _take(self, group: Group, ended: Ended, outputs: None, obs: None) -> None:
         """Close the episodes of the group that ended with this step; restart it if one of them ended abnormally."""
         members = [i for i in group.env_ids if i in ended]
-        abnormal = [i for i in members if ended[i][1].get('abnormal', False) and ended[i][1].get('failed') is None]
-        if abnormal:
-            self._restart(group, abnormal, ended[abnormal[0]][1])
+        if self._restarts(group, {i: ended[i][1] for i in members}):
             return
         group.steps += len(group.running)
         for i in members:

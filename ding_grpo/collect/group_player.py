@@ -99,12 +99,7 @@ class GroupPlayer:
     def _take(self, group: Group, timesteps: Dict, outputs: Dict, obs: Dict) -> None:
         """Append each environment's step to its episode; restart the group if one of them ended abnormally."""
         members = [i for i in group.env_ids if i in timesteps]
-        # A completion that could not be scored is also marked abnormal, for DI-engine's collectors. Here only its row
-        # is dropped, not the group.
-        infos = {i: timesteps[i].info for i in members}
-        abnormal = [i for i, info in infos.items() if info.get('abnormal', False) and info.get('failed') is None]
-        if abnormal:
-            self._restart(group, abnormal, infos[abnormal[0]])
+        if self._restarts(group, {i: timesteps[i].info for i in members}):
             return
         for i in group.env_ids:
             if i in outputs and i not in timesteps:  # the policy has marked it as dropped
@@ -121,16 +116,22 @@ class GroupPlayer:
                 group.running.discard(i)
                 self._policy.reset([i])
 
-    def _restart(self, group: Group, abnormal: List[int], info: Dict[str, Any]) -> None:
-        """Begin a group again of which these environments have ended abnormally; ``info`` is that of the first."""
+    def _restarts(self, group: Group, infos: Dict[int, Dict[str, Any]]) -> bool:
+        """Begin a group again if one of its environments, with these infos, has ended abnormally."""
+        # A completion that could not be scored is also marked abnormal, for DI-engine's collectors. Here only its row
+        # is dropped, not the group.
+        abnormal = [i for i, info in infos.items() if info.get('abnormal', False) and info.get('failed') is None]
+        if not abnormal:
+            return False
         group.restarts += 1
         if group.restarts > self._max_restarts:
             raise RuntimeError(
                 f'environment {abnormal[0]} ended abnormally {group.restarts} times in group {group.number}, more than '
-                f'policy.collect.collector.max_restarts = {self._max_restarts}: {info}'
+                f'policy.collect.collector.max_restarts = {self._max_restarts}: {infos[abnormal[0]]}'
             )
         self._logger.warning(f'environments {abnormal} ended abnormally: restarting group {group.number}')
         self._begin(group)
+        return True
 
     def score(self, groups: List[Group], clock: Dict[str, float], memory: MemoryMeter) -> None:
         """Score all episodes that their environments left unscored at once."""

@@ -76,15 +76,7 @@ _PIPELINE = dict(
 
 
 def check_sections(cfg: Dict, default: Dict) -> None:
-    """
-    Overview:
-        Check the keys directly under ``policy``. The config does not need to be compiled.
-    Arguments:
-        - cfg (:obj:`Dict`): The section ``policy``.
-        - default (:obj:`Dict`): The policy's own defaults.
-    Raises:
-        - ConfigError: If a key is unknown, a section is not a dict, or a value violates its rule.
-    """
+    """Check the keys directly under ``policy``, compiled or not, given the policy's own defaults."""
     check_ppo_keys(cfg)
     check_moved(cfg)
     known = {**_PIPELINE, **default}
@@ -99,15 +91,9 @@ def check_sections(cfg: Dict, default: Dict) -> None:
 
 def check_main_config(main_config: Dict, policy: Dict, default: Dict) -> None:
     """
-    Overview:
-        Check a user's config before DI-engine merges it with defaults. DI-engine would fail with a traceback if a \
-        section is not a dict. ``check_policy_config`` later checks whether values are consistent with each other.
-    Arguments:
-        - main_config (:obj:`Dict`): The config.
-        - policy (:obj:`Dict`): The defaults that DI-engine will merge the section ``policy`` into.
-        - default (:obj:`Dict`): The policy's own defaults.
-    Raises:
-        - ConfigError: On the first key that is unknown or has an invalid value.
+    Check a user's config before DI-engine merges it with the defaults ``policy``, where it would fail with a traceback
+    if a section is not a dict. ``default`` are the policy's own defaults. ``check_policy_config`` later checks whether
+    values are consistent with each other.
     """
     for section in ('env', 'policy'):
         require_section(main_config, section, 'main_config')
@@ -133,12 +119,7 @@ def check_main_config(main_config: Dict, policy: Dict, default: Dict) -> None:
 
 
 def check_exp_name(name: Any) -> None:
-    """
-    Overview:
-        Check that DI-engine can make a folder with a run's name.
-    Raises:
-        - ConfigError: If it is not a relative path.
-    """
+    """Check that DI-engine can make a folder with a run's name."""
     if not isinstance(name, str) or os.path.isabs(name) or not name.strip('./'):
         raise ConfigError(
             f'exp_name = {name!r}: must be text, a path relative to the current folder, and not that folder itself. '
@@ -147,15 +128,7 @@ def check_exp_name(name: Any) -> None:
 
 
 def check_keys(cfg: Dict, default: Dict) -> None:
-    """
-    Overview:
-        Check each key of the compiled section ``policy`` separately.
-    Arguments:
-        - cfg (:obj:`Dict`): The section as DI-engine compiled it.
-        - default (:obj:`Dict`): The defaults of the policy.
-    Raises:
-        - ConfigError: On the first key that is unknown or has an invalid value.
-    """
+    """Check each key of the compiled section ``policy`` separately, given the defaults of the policy."""
     check_sections(cfg, default)
     check_config(cfg, schema_of(cfg, default), POLICY_RULES, 'policy')
     _check_hooks(cfg['learn'].get('learner', {}).get('hook', {}))

@@ -55,13 +55,7 @@ def check_for_tokens(cfg: Dict) -> None:
 
 
 def check_for_turns(cfg: Dict, max_turns: int) -> None:
-    """
-    Overview:
-        Check that the advantage fits the number of turns.
-    Arguments:
-        - cfg (:obj:`Dict`): The compiled section ``policy`` of a run with a language model.
-        - max_turns (:obj:`int`): ``env.max_turns``.
-    """
+    """Check that the advantage of a language model, in the compiled section ``policy``, fits ``env.max_turns``."""
     advantage, discount = cfg.learn.advantage, cfg.collect.discount_factor
     if max_turns == 1:
         if advantage == 'anchor':
@@ -118,14 +112,7 @@ def check_for_steps(cfg: Dict) -> None:
 
 
 def check_wrappers(env: Dict) -> None:
-    """
-    Overview:
-        Check that the environments of a group are the same.
-    Arguments:
-        - env (:obj:`Dict`): The section ``env``, compiled or not.
-    Raises:
-        - ConfigError: If a wrapper keeps statistics of its own environment alone.
-    """
+    """Check that no wrapper of the section ``env`` lets the environments of a group differ."""
     wrappers = env.get('env_wrapper')
     for wrapper in wrappers if isinstance(wrappers, (list, tuple)) else ():
         kind = wrapper.get('type') if isinstance(wrapper, dict) else None
@@ -139,15 +126,9 @@ def check_wrappers(env: Dict) -> None:
 
 def check_replay(cfg: Dict, kind: str = 'advanced') -> None:
     """
-    Overview:
-        Check the options that matter for ``ding -m serial`` only. Its replay buffer must not return groups of any \
-        age. The importance ratio corrects for a policy that is a few updates old, not for a much older one.
-    Arguments:
-        - cfg (:obj:`Dict`): The section ``policy``, compiled or not.
-        - kind (:obj:`str`): Registered name of the buffer.
-    Raises:
-        - ConfigError: If neither ``max_use`` nor ``max_staleness`` bounds the buffer, or its kind has no such bound, \
-            if a limit depends on wall-clock time, or if ``target_kl`` or ``max_ratio`` would stop every update.
+    Check the options of ``policy`` that matter for ``ding -m serial`` only. Its replay buffer, of the registered name
+    ``kind``, must not return groups of any age: the importance ratio corrects for a policy that is a few updates old,
+    not for a much older one.
     """
     buffer = cfg.get('other', {}).get('replay_buffer', {})
     bounds = {key: buffer.get(key, float('inf')) for key in ('max_use', 'max_staleness')}

@@ -10,10 +10,7 @@ SIZE = Rule.integer(1, MOST)
 
 
 class Key(NamedTuple):
-    """
-    Overview:
-        A default and the allowed values. A key without a rule accepts any value of its default's type.
-    """
+    """A default and the allowed values. A key without a rule accepts any value of its default's type."""
     default: Any
     rule: Rule
 
@@ -39,11 +36,8 @@ def split(keys: Dict, below: str = '') -> Tuple[Dict, Dict[str, Rule]]:
 
 
 class Combination:
-    """
-    Overview:
-        The section ``policy`` of a config beside its defaults, with what refuses combinations of its keys. Keys are
-        given by their dotted paths below ``policy``.
-    """
+    """The section ``policy`` of a config beside its defaults, with what refuses combinations of its keys. Keys are
+    given by their dotted paths below ``policy``."""
 
     def __init__(self, cfg: Dict, default: Dict) -> None:
         self.cfg, self._default = cfg, default

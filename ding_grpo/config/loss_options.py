@@ -14,20 +14,13 @@ CHOICES = {
     'clip_ratio': 'clip.ratio',
     'clip_ratio_high': 'clip.ratio_high',
     'delta': 'clip.delta',
-    **{option: option
-       for option in ('ratio', 'surrogate', 'reduction', 'adv_method')},
+    **dict(ratio='ratio', surrogate='surrogate', reduction='reduction', adv_method='adv_method'),
 }
 
 
 def loss_config(learn: Dict) -> Preset:
-    """
-    Overview:
-        The preset of a config, in which the choices that are set individually replace those of the preset.
-    Arguments:
-        - learn (:obj:`Dict`): The section ``policy.learn``.
-    Raises:
-        - ConfigError: If the loss has no such option, or two of them exclude each other.
-    """
+    """The preset of a section ``policy.learn``, in which the choices that are set individually replace those of the
+    preset. Raises ``ConfigError`` if the loss has no such option, or two of them exclude each other."""
     chosen = {option: value for option, key in CHOICES.items() if (value := value_at(learn, key)) is not None}
     if learn['advantage'] == 'gae':  # its advantages are not those of any preset
         chosen['adv_method'] = learn['adv_method'] or 'batch'

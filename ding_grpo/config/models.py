@@ -9,14 +9,9 @@ from ding_common.hub.adapters import base_of_adapters
 
 
 def model_type(model: Dict) -> str:
-    """
-    Overview:
-        The registered name of the model in a section ``policy.model``: its ``type`` if given. Otherwise it is \
-        DI-engine's ``vac``, which its PPO uses, if the section has a shape of observations or actions, or else \
-        ``causal_lm``.
-    Arguments:
-        - model (:obj:`Dict`): The section.
-    """
+    """The registered name of the model in a section ``policy.model``: its ``type`` if given. Otherwise it is
+    DI-engine's ``vac``, which its PPO uses, if the section has a shape of observations or actions, or else
+    ``causal_lm``."""
     return model.get('type', 'vac' if {'obs_shape', 'action_shape'} & set(model) else 'causal_lm')
 
 

@@ -71,14 +71,7 @@ def move(policy: Dict[str, Any], without: Sequence[str] = ()) -> None:
 
 
 def check_moved(policy: Dict[str, Any]) -> None:
-    """
-    Overview:
-        Refuse old names, all in one message.
-    Arguments:
-        - policy (:obj:`Dict`): The section ``policy`` as the user wrote it.
-    Raises:
-        - ConfigError: If it contains one of them.
-    """
+    """Refuse old names in the section ``policy`` as the user wrote it, all in one message."""
     found = []
     for path, _ in written(policy):
         if path in MOVED:

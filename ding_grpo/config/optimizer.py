@@ -15,11 +15,8 @@ SHARDED = ('AdamW', 'Adam', 'SGD')  # tested with ``policy.shard``
 
 
 class MuonWithAdamW(Optimizer):
-    """
-    Overview:
-        Muon (https://kellerjordan.github.io/posts/muon) for the matrices of hidden layers, and AdamW for all other \
-        weights, as one optimizer with the sections of both.
-    """
+    """Muon (https://kellerjordan.github.io/posts/muon) for the matrices of hidden layers, and AdamW for all other
+    weights, as one optimizer with the sections of both."""
 
     def __init__(self, matrices: List[nn.Parameter], others: List[nn.Parameter], fused: Optional[bool], **args) -> None:
         common = {name: args[name] for name in OF_KEYS}
@@ -46,12 +43,7 @@ class MuonWithAdamW(Optimizer):
 
 
 def optimizer_class(kind: str) -> Type[Optimizer]:
-    """
-    Overview:
-        The class of a type: a name of ``OPTIMIZERS``, or ``'module:Class'``.
-    Raises:
-        - ConfigError: If there is no such class, or if it is no optimizer.
-    """
+    """The class of a type: a name of ``OPTIMIZERS``, or ``'module:Class'``."""
     if kind in OPTIMIZERS:
         return getattr(torch.optim, kind)
     if ':' not in kind:
@@ -69,15 +61,9 @@ def make_optimizer(
         fused: Optional[bool] = None
 ) -> Optimizer:
     """
-    Overview:
-        The optimizer of a config.
-    Arguments:
-        - learn (:obj:`Dict`): The section ``policy.learn``.
-        - weights (:obj:`List[nn.Parameter]`): What is trained.
-        - matrices (:obj:`Collection[nn.Parameter]`): Those of them that Muon trains, see ``hidden_matrices``.
-        - fused (:obj:`Optional[bool]`): Argument of classes that have a fused step.
-    Raises:
-        - ConfigError: If the class does not take an argument, or refuses its value.
+    The optimizer of a section ``policy.learn`` for what is trained. ``matrices`` are the weights that Muon trains, see
+    ``hidden_matrices``; ``fused`` is an argument of classes that have a fused step. Raises ``ConfigError`` if the class
+    does not take an argument, or refuses its value.
     """
     kind, args = learn['optimizer']['type'], {k: v for k, v in learn['optimizer'].items() if k != 'type'}
     made, given = optimizer_class(kind), {name: learn[key] for name, key in OF_KEYS.items()}

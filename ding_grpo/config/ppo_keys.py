@@ -26,22 +26,12 @@ PPO_KEYS = {
 
 
 def written_ppo_keys(policy: Dict) -> List[Tuple[str, Any]]:
-    """
-    Overview:
-        The keys of ``PPO_KEYS`` in a section ``policy``, with their values.
-    """
+    """The keys of ``PPO_KEYS`` in a section ``policy``, with their values."""
     return [(path, value) for path, value in written(policy) if path in PPO_KEYS]
 
 
 def check_ppo_keys(policy: Dict) -> None:
-    """
-    Overview:
-        Refuse the keys of PPO, all in one message.
-    Arguments:
-        - policy (:obj:`Dict`): The section ``policy`` as the user wrote it.
-    Raises:
-        - ConfigError: If it contains one of ``PPO_KEYS``.
-    """
+    """Refuse the keys of PPO in the section ``policy`` as the user wrote it, all in one message."""
     keys = written_ppo_keys(policy)
     if keys:
         told = '; '.join(f'policy.{path} = {value!r} ({PPO_KEYS[path]})' for path, value in keys)

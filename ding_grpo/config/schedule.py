@@ -8,24 +8,15 @@ from transformers import get_scheduler
 
 class Schedule:
     """
-    Overview:
-        A schedule of ``transformers`` that counts updates. An update without an optimizer step (equal groups dropped, \
-        NaN or infinite numbers) also advances it, so that it ends on time. If the warm-up of W updates starts at rate \
-        0, its update u, from 0 to W - 1, has the rate of step u + 1. No update then has the rate 0. All other rates \
-        are those of ``transformers``.
-    Interfaces:
-        ``rate``, ``notice``
+    A schedule of ``transformers`` that counts updates. An update without an optimizer step (equal groups dropped, NaN
+    or infinite numbers) also advances it, so that it ends on time. If the warm-up of W updates starts at rate 0, its
+    update u, from 0 to W - 1, has the rate of step u + 1. No update then has the rate 0. All other rates are those of
+    ``transformers``.
     """
 
     def __init__(self, options: Dict[str, Any], learning_rate: float) -> None:
-        """
-        Arguments:
-            - options (:obj:`Dict`): The section ``policy.learn.lr_scheduler``.
-            - learning_rate (:obj:`float`): The rate that is scheduled.
-        Raises:
-            - Exception: Any exception that ``transformers`` raises if the options are inconsistent.
-            - ValueError: If a rate is not a finite number of at least 0.
-        """
+        """``options`` are ``policy.learn.lr_scheduler``. Raises any exception of ``transformers`` if they are
+        inconsistent, and ``ValueError`` if a rate is not a finite number of at least 0."""
         scheduler = get_scheduler(
             options['type'],
             torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=learning_rate),
@@ -43,12 +34,7 @@ class Schedule:
                 raise ValueError(f'the rate of update {update} is {rate}')
 
     def notice(self, updates: Optional[int]) -> Optional[str]:
-        """
-        Overview:
-            A line about a run that goes on after the end of its schedule, None for any other.
-        Arguments:
-            - updates (:obj:`Optional[int]`): ``policy.run.num_updates``.
-        """
+        """A line about a run of so many updates that goes on after the end of its schedule, None for any other."""
         if not 0 < self._end < (updates or 0) or self.rate(self._end) == self._learning_rate:
             return None
         return (
@@ -58,10 +44,5 @@ class Schedule:
         )
 
     def rate(self, update: int) -> float:
-        """
-        Overview:
-            The learning rate of an update.
-        Arguments:
-            - update (:obj:`int`): Number of earlier updates.
-        """
+        """The learning rate of an update, given the number of earlier ones."""
         return self._learning_rate * self._factor(update + 1 if update < self._warmup else update)

@@ -14,15 +14,9 @@ _KEY = 'policy.learn.surrogate'
 
 def find_surrogate(name: str, options: Dict[str, Any] = {}) -> Union[str, Surrogate]:
     """
-    Overview:
-        Look up a surrogate and try it on small tensors, so that a wrong function fails before training.
-    Arguments:
-        - name (:obj:`str`): A current key of ``SURROGATES``, or ``'module:function'``.
-        - options (:obj:`Dict[str, Any]`): ``policy.learn.surrogate_options``.
-    Returns:
-        - surrogate (:obj:`Union[str, Surrogate]`): The name or the function, as an argument for ``grpo_error``.
-    Raises:
-        - ConfigError: If no surrogate has that name, if it has no such options, or if it cannot be used.
+    Look up a surrogate by a key of ``SURROGATES`` or by ``'module:function'``, and try it on small tensors with
+    ``policy.learn.surrogate_options``, so that a wrong function fails before training. Returns the name or the
+    function, as an argument for ``grpo_error``.
     """
     if name in SURROGATES:
         _try(SURROGATES[name], name, options)
@@ -35,13 +29,8 @@ def find_surrogate(name: str, options: Dict[str, Any] = {}) -> Union[str, Surrog
 
 
 def needs_advantage(surrogate: Union[str, Surrogate], options: Dict[str, Any] = {}) -> bool:
-    """
-    Overview:
-        Whether the loss of a token is 0 if its advantage is 0, whatever the advantages of other tokens are.
-    Arguments:
-        - surrogate (:obj:`Union[str, Surrogate]`): From ``find_surrogate``.
-        - options (:obj:`Dict[str, Any]`): Its options.
-    """
+    """Whether the loss of a token is 0 if its advantage is 0, whatever the advantages of other tokens are, for what
+    ``find_surrogate`` returns."""
     function, traits = surrogate_function(surrogate), surrogate_traits(surrogate)
     if traits.of_batch or traits.of_row:
         return False

@@ -56,14 +56,8 @@ def test_the_best_weights_are_those_of_its_checkpoint():
 
 
 def test_its_transitions_are_those_of_offline_learning():
-    agent = GRPO(
-        env='CartPole-v1',
-        exp_name='run',
-        group_size=2,
-        groups=2,
-        env_kwargs=dict(max_episode_steps=20),
-        stop_value=1e9
-    )
+    keys = dict(env_kwargs=dict(max_episode_steps=20), stop_value=1e9)
+    agent = GRPO(env='CartPole-v1', exp_name='run', group_size=2, groups=2, **keys)
     path = agent.collect_data(n_sample=400)
     assert path == 'run/demo_data_demos.hdf5'
     with h5py.File(path) as f:

@@ -8,22 +8,16 @@ from ding_common import ConfigError, shipped_config
 from ding_grpo.bonus.keywords import set_keywords
 from ding_grpo.config.check_keys import schema_of
 from ding_grpo.config.keys import DEFAULTS
+from ding_grpo.config.moved import written
 from ding_grpo.words import LIBRARIES, answer, main
 from dizoo_llm.envs.options import ENV_OPTIONS
 
 pytestmark = pytest.mark.unittest
 
 
-def leaves(section, path):
-    for key, value in section.items():
-        yield f'{path}.{key}'
-        if isinstance(value, dict):
-            yield from leaves(value, f'{path}.{key}')
-
-
 @pytest.mark.parametrize('library', LIBRARIES)
 def test_every_word_has_a_key_that_exists(library):
-    known = {*leaves(schema_of(DEFAULTS, DEFAULTS), 'policy'), *leaves(ENV_OPTIONS, 'env')}
+    known = {*dict(written(schema_of(DEFAULTS, DEFAULTS), 'policy.')), *dict(written(ENV_OPTIONS, 'env.'))}
     known |= {f'policy.model.{key}' for key in ('lora', 'autocast', 'gradient_checkpointing')}
     known.add('policy.learn.learner.hook.report.ext_args')
     known.add('policy.learn.learner.hook.save_ckpt_after_iter')
@@ -41,20 +35,9 @@ def test_a_word_without_its_first_parts():
 
 def test_names_paths_and_sections():
     main_config, create_config = shipped_config('guess_grpo')
-    keys = dict(
-        temperature=0.8,
-        learn=dict(kl=dict(beta=0.1), loss='dapo'),
-        clip=dict(ratio=0.3),
-        model=dict(pretrained='x'),
-        max_turns=3,
-        stop_value=0.5,
-        **{
-            'learn.entropy.weight': 0.2,
-            'policy.collect.top_k': 5,
-            'env.stop': ['x'],
-            'exp_name': 'y'
-        },
-    )
+    keys = dict(temperature=0.8, learn=dict(kl=dict(beta=0.1), loss='dapo'), clip=dict(ratio=0.3))
+    keys.update(model=dict(pretrained='x'), max_turns=3, stop_value=0.5, exp_name='y')
+    keys.update({'learn.entropy.weight': 0.2, 'policy.collect.top_k': 5, 'env.stop': ['x']})
     rate = main_config.policy.learn.learning_rate
     set_keywords(main_config, create_config, keys)
     learn = main_config.policy.learn

@@ -8,7 +8,6 @@ import pytest
 from ding_common import TaskError
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.tasks import ThinkAnswerTask
-from tests.cases import long
 from tests.collect.helper import AbnormalEnv
 from tests.runs import completions, pays, rescore
 from tests.same import same
@@ -34,10 +33,14 @@ def collected(collector):
     return collect
 
 
-@pytest.mark.parametrize('order', ['epoch', long('random')])
-@pytest.mark.parametrize('manager, env_num', [('base', 8), ('base', 4), ('base', 24), ('subprocess', 8)])
-def test_groups_are_those_of_single_scores(think_answer, collected, monkeypatch, manager, env_num, order):
-    """With groups that are replaced and groups that fail, to the last bit."""
+def test_groups_are_those_of_single_scores(collected, monkeypatch):
+    """With groups that are replaced, that fail and that begin anew, to the last bit; ``tests/pipelines`` has runs."""
+
+    def groups_and_log():
+        AbnormalEnv.broken = 2
+        found = collected('base', 24, AbnormalEnv, max_replacements=2)
+        assert AbnormalEnv.broken == 0
+        return found
 
     def score(self, problem, completion):
         """Differs between most completions but those of the first problem, and fails for the third."""
@@ -47,30 +50,18 @@ def test_groups_are_those_of_single_scores(think_answer, collected, monkeypatch,
         return dict(answer=number, format=None if len(completion) % 3 else number / 7, solved=1.)
 
     rescore(monkeypatch, score)
-    think_answer[0].policy.collect.problem_order = order
-    groups, recorded = alone = collected(manager, env_num, max_replacements=2)
+    groups, recorded = alone = groups_and_log()
     calls = in_batches(monkeypatch, ThinkAnswerTask)
-    same(alone, collected(manager, env_num, max_replacements=2))
+    same(alone, groups_and_log())
     assert calls
-    if order == 'epoch':  # all problems
-        assert {group['failed'].all().item() for group in groups} == {True, False}
-        assert any(group['replaced_groups'] for group in groups)
-        assert {record['failed'] is None for record in recorded} == {True, False}
+    assert {group['failed'].all().item() for group in groups} == {True, False}
+    assert any(group['replaced_groups'] for group in groups)
+    assert {record['failed'] is None for record in recorded} == {True, False}
 
 
-def test_a_group_that_begins_anew(collected, monkeypatch):
-    AbnormalEnv.broken = 2
-    alone = collected(env_cls=AbnormalEnv)
-    in_batches(monkeypatch, ThinkAnswerTask)
-    AbnormalEnv.broken = 2
-    same(alone, collected(env_cls=AbnormalEnv))
-    assert AbnormalEnv.broken == 0
-
-
-@pytest.mark.parametrize('manager', ['base', 'subprocess'])
-def test_one_call_a_collect_in_this_process(collector, monkeypatch, manager):
+def test_one_call_a_collect_in_this_process(collector, monkeypatch):
     calls, tokenizer = in_batches(monkeypatch, ThinkAnswerTask), TokenEnv().tokenizer
-    samples = collector(manager).collect(n_sample=6)  # three rounds of the eight environments
+    samples = collector('subprocess').collect(n_sample=6)  # three rounds of the eight environments
     (problems, texts), = calls
     rows = [(s, row) for s in samples for row in range(4)]
     assert len(rows) == len(problems) == len(texts) == 24

@@ -37,8 +37,7 @@ class TestEqualInFloat32:
 
 
 @pytest.mark.envtest
-@pytest.mark.parametrize('large, times', [(1e8, 1), (1., 0)])
-def test_a_run_says_so_once(think_answer, monkeypatch, capfd, large, times):
-    rescore(monkeypatch, lambda self, problem, text: dict(answer=large, format=len(text) % 2 / 100, solved=0.))
+def test_a_run_says_so_once(think_answer, monkeypatch, capfd):
+    rescore(monkeypatch, lambda self, problem, text: dict(answer=1e8, format=len(text) % 2 / 100, solved=0.))
     train(think_answer, 3, 3)
-    assert capfd.readouterr().out.count('of a group (update') == times
+    assert capfd.readouterr().out.count('of a group (update') == 1

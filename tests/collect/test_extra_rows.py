@@ -1,17 +1,13 @@
 """Groups that sample more rows than they learn from."""
-import copy
-
 import pytest
 import torch
-from easydict import EasyDict
 
 from ding_common import ConfigError
-from ding_grpo.config.checks import check_for_steps, check_for_turns
-from ding_grpo.config.keys import DEFAULTS
 from dizoo_llm.envs import DingTokenEnv
 from tests.collect.helper import AbnormalEnv, SlowResetEnv, summary
 from tests.policies import make_policy
 
+pytestmark = pytest.mark.envtest
 GROUP, EXTRA = 4, 2
 
 
@@ -43,94 +39,63 @@ def collect(configs, collector):
     return groups
 
 
-@pytest.mark.envtest
-class TestCollect:
-
-    def test_rows_are_the_shortest_of_a_larger_group_which_alone_are_scored(self, configs, collector, collect):
-        CountedEnv.steps = 0
-        policy = make_policy(*configs)
-        of_counted = collector(env_num=12, env_cls=CountedEnv, policy=policy)
-        found = of_counted.collect(n_sample=5, train_iter=3)
-        assert CountedEnv.steps == 5 * GROUP
-        configs[0].policy.group_size, configs[0].policy.collect.extra_rows = GROUP + EXTRA, 0
-        whole, dropped, longest = collect(), 0, 0
-        for some, rows in zip(found, whole):
-            length = rows['length'].tolist()
-            kept = sorted(sorted(range(GROUP + EXTRA), key=lambda row: (length[row], row))[:GROUP])
-            dropped += kept != list(range(GROUP))
-            most = max(length[row] for row in kept)
-            longest += most
-            assert some['length'].tolist() == [length[row] for row in kept]
-            assert some['action'].tolist() == rows['action'][kept][:, :most].tolist()
-            assert some['reward'].tolist() == rows['reward'][kept][:, :most].tolist()
-            assert torch.allclose(some['logp_old'], rows['logp_old'][kept][:, :most], atol=1e-5)
-        assert dropped > 2  # other rows than the first ones
-        assert of_counted.envstep == sum(int(s['weight'].sum()) for s in found)
-        # the others are sampled until the last row that is kept has ended
-        assert policy.learn_mode.forward(found)['dropped_tokens'] == EXTRA * longest
-
-    def test_result_depends_neither_on_environments_nor_on_processes(self, collect):
-        found = [summary(collect(*way))
-                 for way in (('base', 6), ('base', 18),
-                             ('subprocess', 12))] + [summary(collect('subprocess', env_cls=SlowResetEnv))]
-        assert all(f == found[0] for f in found)
-
-    def test_a_group_that_begins_anew_drops_rows_as_before(self, collect):
-        expected = summary(collect())
-        AbnormalEnv.broken = 3
-        samples = collect(env_cls=AbnormalEnv)
-        assert summary(samples)[1:] == expected[1:] and AbnormalEnv.broken == 0
-        assert len(samples[0]['action']) == len(samples[1]['action']) and summary(samples)[0] != expected[0]
-
-    def test_groups_are_replaced_by_their_rows_that_count(self, collect):
-        """Two options that look at different things: rows are dropped by length first, groups by rewards then."""
-        samples = collect(max_replacements=4, reward_range=(0.05, 9.))
-        replaced = round(sum(s['replaced_groups'] for s in samples))
-        assert replaced > 0
-        everything = {s[0]: s for s in summary(collect(n_sample=5 + replaced))}
-        assert summary(samples) == [everything[s['group_id']] for s in samples]
-        means = {number: torch.tensor(reward).sum(1).mean() for number, _, _, reward in everything.values()}
-        learned = [s['group_id'] for s in samples if not s['filtered'] and not s['equal']]
-        assert learned == [number for number in sorted(means) if means[number] >= 0.05][:len(learned)]
-
-    def test_with_a_greedy_baseline(self, configs, collect):
-        plain = summary(collect())
-        configs[0].policy.learn.adv_method = 'remax'
-        samples = collect()
-        assert summary(samples) == plain and all('baseline' in s for s in samples)
-
-    def test_without_them_nothing_is_dropped(self, configs, collector):
-        """The metric appears with the option only, and no output of the policy names it."""
-        configs[0].policy.collect.extra_rows = 0
-        policy = make_policy(*configs)
-        samples = collector(policy=policy).collect(n_sample=2)
-        assert 'dropped_tokens' not in policy.learn_mode.forward(samples)
-        output = policy.collect_mode.forward({0: samples[0]['prompt']}, row_keys={0: (0, 0, 0)})
-        assert 'dropped' not in output[0]
+def test_rows_are_the_shortest_of_a_larger_group_which_alone_are_scored(configs, collector, collect):
+    CountedEnv.steps = 0
+    policy = make_policy(*configs)
+    of_counted = collector(env_num=12, env_cls=CountedEnv, policy=policy)
+    found = of_counted.collect(n_sample=5, train_iter=3)
+    assert CountedEnv.steps == 5 * GROUP
+    configs[0].policy.group_size, configs[0].policy.collect.extra_rows = GROUP + EXTRA, 0
+    whole, dropped, longest = collect(), 0, 0
+    for some, rows in zip(found, whole):
+        length = rows['length'].tolist()
+        kept = sorted(sorted(range(GROUP + EXTRA), key=lambda row: (length[row], row))[:GROUP])
+        dropped += kept != list(range(GROUP))
+        most = max(length[row] for row in kept)
+        longest += most
+        assert some['length'].tolist() == [length[row] for row in kept]
+        assert some['action'].tolist() == rows['action'][kept][:, :most].tolist()
+        assert some['reward'].tolist() == rows['reward'][kept][:, :most].tolist()
+        assert torch.allclose(some['logp_old'], rows['logp_old'][kept][:, :most], atol=1e-5)
+    assert dropped > 2  # other rows than the first ones
+    assert of_counted.envstep == sum(int(s['weight'].sum()) for s in found)
+    # the others are sampled until the last row that is kept has ended
+    assert policy.learn_mode.forward(found)['dropped_tokens'] == EXTRA * longest
 
 
-@pytest.mark.unittest
-class TestConfig:
+def test_result_depends_neither_on_environments_nor_on_processes(collect):
+    found = summary(collect('base', 6))
+    assert found == summary(collect('base', 18)) == summary(collect('subprocess', env_cls=SlowResetEnv))
 
-    def test_number_of_environments(self, configs, collector):
-        with pytest.raises(ConfigError, match=r'env.collector_env_num = 8: must be a multiple of policy.group_size \+ '
-                           r'policy.collect.extra_rows = 6'):
-            collector(env_num=8)
 
-    @pytest.mark.parametrize('value', [-1, 1.5, True, None])
-    def test_values(self, configs, value):
-        configs[0].policy.collect.extra_rows = value
-        with pytest.raises(ConfigError, match='policy.collect.extra_rows = .*: must be an integer of at least 0'):
-            make_policy(*configs)
+def test_a_group_that_begins_anew_drops_rows_as_before(collect):
+    expected = summary(collect())
+    AbnormalEnv.broken = 3
+    samples = collect(env_cls=AbnormalEnv)
+    assert summary(samples)[1:] == expected[1:] and AbnormalEnv.broken == 0
+    assert len(samples[0]['action']) == len(samples[1]['action']) and summary(samples)[0] != expected[0]
 
-    @pytest.mark.parametrize(
-        'check, message', [
-            (lambda cfg: check_for_turns(cfg, 3), 'not available with env.max_turns = 3'),
-            (check_for_steps, 'only available with language models'),
-        ]
-    )
-    def test_not_with_several_turns_and_not_for_other_models(self, check, message):
-        cfg = EasyDict(copy.deepcopy(DEFAULTS))
-        cfg.collect.extra_rows = 1
-        with pytest.raises(ConfigError, match=f'policy.collect.extra_rows = 1: {message}'):
-            check(cfg)
+
+def test_groups_are_replaced_by_their_rows_that_count(collect):
+    """Two options that look at different things: rows are dropped by length first, groups by rewards then."""
+    samples = collect(max_replacements=4, reward_range=(0.05, 9.))
+    replaced = round(sum(s['replaced_groups'] for s in samples))
+    assert replaced > 0
+    everything = {s[0]: s for s in summary(collect(n_sample=5 + replaced))}
+    assert summary(samples) == [everything[s['group_id']] for s in samples]
+    means = {number: torch.tensor(reward).sum(1).mean() for number, _, _, reward in everything.values()}
+    learned = [s['group_id'] for s in samples if not s['filtered'] and not s['equal']]
+    assert learned == [number for number in sorted(means) if means[number] >= 0.05][:len(learned)]
+
+
+def test_with_a_greedy_baseline(configs, collect):
+    plain = summary(collect())
+    configs[0].policy.learn.adv_method = 'remax'
+    samples = collect()
+    assert summary(samples) == plain and all('baseline' in s for s in samples)
+
+
+def test_number_of_environments(configs, collector):
+    with pytest.raises(ConfigError, match=r'env.collector_env_num = 8: must be a multiple of policy.group_size \+ '
+                       r'policy.collect.extra_rows = 6'):
+        collector(env_num=8)

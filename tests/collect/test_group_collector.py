@@ -10,7 +10,6 @@ from ding_common import ConfigError, TaskError
 from ding_grpo.collect.group import Group
 from dizoo_llm.envs import DingTokenEnv
 from dizoo_llm.tasks import ThinkAnswerTask
-from tests.cases import long
 from tests.collect.helper import AbnormalEnv, SlowResetEnv, summary
 from tests.policies import make_policy
 from tests.runs import completions, rescore, train
@@ -53,9 +52,8 @@ class TestGroupCollector:
         again = made.collect(n_sample=2, train_iter=7)  # goes on
         assert [s['group_id'] for s in again] == [5, 6] and summary(again)[0][2] != summary(samples)[0][2]
 
-    @pytest.mark.parametrize('manager', ['base', 'subprocess'])
-    def test_problems_come_in_shuffled_epochs(self, collector, manager):
-        made = collector(manager)
+    def test_problems_come_in_shuffled_epochs(self, collector):
+        made = collector('subprocess')
         drawn = sum((prompts(made.collect(n_sample=n, train_iter=i)) for i, n in enumerate((3, 3, 6, 4))), [])
         epochs = [drawn[i:i + 4] for i in range(0, 16, 4)]
         assert all(len(set(epoch)) == 4 for epoch in epochs) and len(set(map(tuple, epochs))) > 1
@@ -67,12 +65,11 @@ class TestGroupCollector:
 
     def test_result_depends_neither_on_environments_nor_on_processes_nor_on_their_order(self, collector):
         found = []
-        for manager, env_num, env_cls in [('base', 8, DingTokenEnv), ('base', 4, DingTokenEnv),
-                                          ('base', 8, DynamicSeedEnv), ('subprocess', 8, SlowResetEnv),
+        for manager, env_num, env_cls in [('base', 8, DingTokenEnv), ('base', 4, DynamicSeedEnv),
                                           ('subprocess', 12, SlowResetEnv)]:
             made = collector(manager, env_num, env_cls)
             found.append(summary(made.collect(n_sample=6)) + summary(made.collect(n_sample=3)))
-        assert all(f == found[0] for f in found)
+        assert found[0] == found[1] == found[2]
 
     def test_abnormal_end_begins_the_group_anew_and_does_not_repeat_its_seed(self, collector):
         """With the seed of before, an environment that fails at a start would fail again until the run ends."""
@@ -89,14 +86,13 @@ class TestGroupCollector:
         with pytest.raises(RuntimeError, match='max_restarts = 3'):
             collector(env_cls=AbnormalEnv).collect()
 
-    @pytest.mark.parametrize('manager', ['base', 'subprocess'])
-    def test_failing_task_stops_with_the_problems_text(self, collector, manager, monkeypatch):
+    def test_failing_task_stops_with_the_problems_text(self, collector, monkeypatch):
         rescore(monkeypatch, lambda *_: 1 / 0)
         with pytest.raises(TaskError) as caught:
-            collector(manager).collect()
+            collector('subprocess').collect()
         assert re.fullmatch(
-            r"8 of 8 completions could not be scored, more than policy.collect.collector.max_failed = 0.1; the first: "
-            r"ThinkAnswerTask raised ZeroDivisionError: division by zero \(test_group_collector.py:\d+\); "
+            r'8 of 8 completions could not be scored, more than policy.collect.collector.max_failed = 0.1; the first: '
+            r'ThinkAnswerTask raised ZeroDivisionError: division by zero \(test_group_collector.py:\d+\); '
             r"problem: '<think> 2 3 4 </think>.*'; completion: '[^\n]*'", caught.value.message
         )
 
@@ -134,40 +130,29 @@ def hangs():
 
 
 @pytest.mark.envtest
-class TestFailures:
-    """A scorer that raises or hangs costs its own row, and stops the run when too many do."""
+@pytest.mark.parametrize('manager, fail, told', [('base', raises, 'KeyError'), ('subprocess', hangs, 'TimeoutError')])
+def test_a_scorer_that_fails_costs_its_own_row(collector, monkeypatch, manager, fail, told, capsys):
 
-    @pytest.mark.parametrize(
-        'manager, fail, told', [
-            ('base', raises, 'KeyError'),
-            ('subprocess', raises, 'KeyError'),
-            ('subprocess', hangs, 'TimeoutError'),
-            long('base', hangs, 'TimeoutError'),
-        ]
-    )
-    def test_costs_its_own_row(self, collector, monkeypatch, manager, fail, told, capsys):
+    def failing(self, problem, completion):
+        if problem == self.problem(2):
+            fail()
+        return score(self, problem, completion)
 
-        def failing(self, problem, completion):
-            if problem == self.problem(2):
-                fail()
-            return score(self, problem, completion)
-
-        score = rescore(monkeypatch, failing)
-        begun = time.monotonic()
-        samples = collector(manager, max_failed=1.0, step_timeout=1).collect(n_sample=4)
-        assert time.monotonic() - begun < 45
-        bad = [s['prompt'].tolist()[8:10] == [3, 5] for s in samples]  # problem 2 begins with 3 5
-        assert any(bad) and not all(bad)
-        assert [s['failed'].tolist() for s in samples] == [[float(b)] * 4 for b in bad]
-        out = capsys.readouterr().out
-        assert f'{4 * sum(bad)} of 16 completions could not be scored and are dropped; the first: Think' in out
-        assert told in out
-        # each, with the reason
-        assert sum(record['failed'] is not None for record in completions('exp')) == 4 * sum(bad)
+    score = rescore(monkeypatch, failing)
+    begun = time.monotonic()
+    samples = collector(manager, max_failed=1.0, step_timeout=1).collect(n_sample=4)
+    assert time.monotonic() - begun < 45
+    bad = [s['prompt'].tolist()[8:10] == [3, 5] for s in samples]  # problem 2 begins with 3 5
+    assert any(bad) and not all(bad)
+    assert [s['failed'].tolist() for s in samples] == [[float(b)] * 4 for b in bad]
+    out = capsys.readouterr().out
+    assert f'{4 * sum(bad)} of 16 completions could not be scored and are dropped; the first: Think' in out
+    assert told in out
+    assert sum(record['failed'] is not None for record in completions('exp')) == 4 * sum(bad)
 
 
 @pytest.mark.envtest
-@pytest.mark.parametrize('most, number', [(0, 0), (3, 3), (100, None)])
+@pytest.mark.parametrize('most, number', [(3, 3), (100, None)])
 def test_equal_groups_are_replaced_within_a_bound(collector, monkeypatch, most, number):
     """Groups of problems 0 and 1 are scored equal, those of the others by chance."""
 
@@ -182,9 +167,9 @@ def test_equal_groups_are_replaced_within_a_bound(collector, monkeypatch, most, 
     replaced = round(sum(s['replaced_groups'] for s in samples))
     numbers = [s['group_id'] for s in samples]
     assert len(samples) == 6 and sorted(numbers) == numbers
-    assert replaced == 0 or made.envstep > sum(s['weight'].sum() for s in samples)  # what was thrown away counts
+    assert made.envstep > sum(s['weight'].sum() for s in samples)  # what was thrown away counts
     if number is None:
         assert 0 < replaced < 100 and not any(s['equal'] for s in samples)
+        assert summary(collector('subprocess', max_replacements=most).collect(n_sample=6)) == summary(samples)
     else:
         assert replaced == number and any(s['equal'] for s in samples)
-    assert summary(collector('subprocess', max_replacements=most).collect(n_sample=6)) == summary(samples)

@@ -4,12 +4,10 @@ import pytest
 import torch
 
 from ding_common import ConfigError, TaskError
-from ding_grpo.data.batch import Batch
 from ding_grpo.learn.advantage import Advantage
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
 from tests.collect.helper import summary
-from tests.policies import make_policy
-from tests.act.test_turn_masks import Chatter
+from tests.policies import Chatter, make_batch, make_policy, token_policy
 
 
 class NoisyRewardEnv(DingTokenEnv):
@@ -32,10 +30,9 @@ def remax(think_answer):
 @pytest.mark.envtest
 class TestGreedyBaseline:
 
-    @pytest.mark.parametrize('env_num', [4, 8])
-    def test_is_the_return_of_the_greedy_completion(self, remax, collector, env_num):
+    def test_is_the_return_of_the_greedy_completion(self, remax, collector):
         policy = make_policy(*remax)
-        made = collector(env_num=env_num, env_cls=NoisyRewardEnv, policy=policy)
+        made = collector(env_cls=NoisyRewardEnv, policy=policy)
         samples = made.collect(n_sample=5, train_iter=3)
         greedy = [policy.eval_mode.forward({0: s['prompt']})[0]['action'] for s in samples]
         baselines = [float(action.sum() % 13) for action in greedy]
@@ -46,7 +43,7 @@ class TestGreedyBaseline:
     def test_sampled_rows_are_those_without_it(self, think_answer, collector):
         plain = summary(collector().collect(n_sample=3))
         think_answer[0].policy.learn.adv_method = 'remax'
-        assert summary(collector().collect(n_sample=3)) == plain
+        assert summary(collector(env_num=4).collect(n_sample=3)) == plain
 
     def test_groups_of_one_row(self, remax, collector):
         remax[0].policy.group_size = 1
@@ -66,48 +63,31 @@ class TestGreedyBaseline:
             collector(env_cls=NoisyRewardEnv, policy=policy).collect(n_sample=2)
 
 
-def sample(rewards, baseline):
-    rows = len(rewards)
-    return dict(
-        prompt=torch.tensor([1]),
-        action=torch.ones(rows, 2).long(),
-        logp_old=torch.zeros(rows, 2),
-        weight=torch.ones(rows, 2),
-        length=torch.full((rows, ), 2),
-        turn=torch.zeros(rows, 2).long(),
-        anchor=torch.zeros(rows, 1).long(),
-        reward=torch.tensor([[0., r] for r in rewards]),
-        reward_parts={},
-        truncated=torch.zeros(rows),
-        failed=torch.zeros(rows),
-        baseline=baseline
-    )
+def batch(rewards, baselines, group):
+    """Rows of two steps, with the baselines and the numbers of their groups."""
+    reward = torch.tensor([[0., r] for r in rewards])
+    weight = torch.ones_like(reward)
+    return make_batch(weight, reward=reward, baseline=torch.tensor(baselines), group=torch.tensor(group))
 
 
 @pytest.mark.unittest
 class TestAdvantage:
 
     def test_by_hand(self):
-        batch = Batch.of([sample([1., 0.], 0.25), sample([3.], 3.)])
-        assert Advantage('remax').of(batch).tolist() == [[0.75, 0.75], [-0.25, -0.25], [0., 0.]]
+        found = Advantage('remax').of(batch([1., 0., 3.], [0.25, 0.25, 3.], [0, 0, 1]))
+        assert found.tolist() == [[0.75, 0.75], [-0.25, -0.25], [0., 0.]]
 
     @pytest.mark.parametrize(
         'rewards, baseline, equal', [([1., 1.], 1., True), ([1., 1.], 0., False), ([2.], 2., True)]
     )
     def test_equal_to_the_greedy_one(self, rewards, baseline, equal):
-        assert Advantage('remax').equal(Batch.of([sample(rewards, baseline)])) == equal
+        found = batch(rewards, [baseline] * len(rewards), [0] * len(rewards))
+        assert Advantage('remax').equal(found) == equal
 
-    @pytest.mark.parametrize(
-        'env, key, value, message', [
-            (None, 'shared_start', False, 'policy.collect.shared_start = False: must be True'),
-            (
-                TokenEnv(Chatter(), max_turns=3, max_new_tokens=4, max_reply_tokens=10), 'discount_factor', 0.9,
-                "adv_method = 'remax': not available with env.max_turns = 3"
-            ),
-        ]
-    )
-    def test_needs_one_start_and_several_turns_no_discount(self, remax, env, key, value, message):
-        make_policy(*remax, env=env)
-        remax[0].policy.collect[key] = value
-        with pytest.raises(ConfigError, match=message):
-            make_policy(*remax, env=env)
+    def test_needs_one_start_and_several_turns_no_discount(self):
+        with pytest.raises(ConfigError, match='policy.collect.shared_start = False: must be True'):
+            token_policy(adv_method='remax', collect=dict(shared_start=False))
+        turns = TokenEnv(Chatter(), max_turns=3, max_new_tokens=4, max_reply_tokens=10)
+        token_policy(adv_method='remax', env=turns)
+        with pytest.raises(ConfigError, match="adv_method = 'remax': not available with env.max_turns = 3"):
+            token_policy(adv_method='remax', env=turns, collect=dict(discount_factor=0.9))

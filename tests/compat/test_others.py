@@ -21,7 +21,7 @@ def test_ppo_trains_where_the_environment_has_none_for_a_space(tmp_path, monkeyp
     create.env = dict(type='of_a_user')
     numbers = dict(collector_env_num=2, evaluator_env_num=2, n_evaluator_episode=2, stop_value=99.)
     main.env = dict(numbers, lacks='observation_space: None')
-    main.policy.collect.groups = main.policy.learn.batch_groups = 8
+    main.policy.collect.n_sample = main.policy.learn.batch_size = 8
     serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=2)
 
 

@@ -20,11 +20,6 @@ def test_single_choices_stand_on_top_of_the_preset():
     assert policy.updater.loss_config.clip_ratio_high == 0.5 and policy.advantage.method == 'rloo'
 
 
-@pytest.mark.parametrize('schedule', [dict(type='inverse_sqrt', num_warmup_steps=3), dict(type='constant')])
-def test_schedules_without_an_end(schedule):
-    assert token_policy(lr_scheduler=schedule).learning.schedule.rate(10 ** 6) > 0
-
-
 def test_the_group_collector_is_needed():
     main, create = small('think_answer_grpo')
     create.collector.type = 'sample'

@@ -9,6 +9,7 @@ from ding_grpo.config.moved import MOVED, PROCESSORS, check_moved
 from ding_grpo.migrate import main, migrated
 from tests import shipped
 
+pytestmark = pytest.mark.unittest
 OLD = '''# a config for grpo
 main_config = dict(
     policy=dict(
@@ -46,23 +47,11 @@ class TestMigrate:
         source = migrated(OLD)
         found = dict(Sections=Sections)
         exec(source, found)
-        assert found['main_config'] == dict(
-            policy=dict(
-                group_size=4,
-                learn=dict(
-                    batch_groups=2, learning_rate=1e-3, surrogate_options=dict(beta=1), kl=dict(beta=0.1, type='k2')
-                ),
-                run=dict(num_updates=5),
-                collect=dict(
-                    groups=2,
-                    top_k=3,
-                    processors=[dict(type='min_p', p=0.1),
-                                dict(type='logit_bias', bias=[(1, 2.0)]),
-                                dict(type='é:f')]
-                )
-            ),
-            env=dict(instruments=dict(shadow=['dapo']))
-        )
+        learn = dict(batch_groups=2, learning_rate=1e-3, surrogate_options=dict(beta=1), kl=dict(beta=0.1, type='k2'))
+        processors = [dict(type='min_p', p=0.1), dict(type='logit_bias', bias=[(1, 2.0)]), dict(type='é:f')]
+        collect = dict(groups=2, top_k=3, processors=processors)
+        expected = dict(group_size=4, learn=learn, run=dict(num_updates=5), collect=collect)
+        assert found['main_config'] == dict(policy=expected, env=dict(instruments=dict(shadow=['dapo'])))
         policy = found['policy']
         assert (policy.learn.clip, policy.learn.batch_groups, policy.collect.groups) == (dict(ratio=0.3), 4, 9)
         assert (policy.run.keep_ckpt, policy.instruments.tokens_every) == (7, 3)

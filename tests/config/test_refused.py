@@ -3,7 +3,8 @@ import pytest
 
 from ding_common import ConfigError
 from ding_grpo.entry.build import compiled
-from tests.policies import CONTINUOUS, DISCRETE, PRESET, step_policy, token_policy
+from dizoo_llm.envs import TokenEnv
+from tests.policies import CONTINUOUS, DISCRETE, PRESET, Chatter, step_policy, token_policy
 from tests.shipped import small
 
 pytestmark = pytest.mark.unittest
@@ -15,6 +16,11 @@ BY_PART = dict(adv_method='grpo', reward_aggregation='normalize_then_sum')
 ALONE = dict(adv_method=None, policy=dict(group_size=1))
 STEP_CRITIC = dict(advantage='gae', critic=dict(model=dict(config={})))
 SHOWN = dict(demonstrations=dict(share=1.))
+IN_REWARD = dict(beta=0.1, in_reward=True)
+TOP, NO_TOP = dict(entropy=dict(top_share=0.2)), 'entropy.top_share = 0.2: not available with surrogate'
+REPLACING = dict(collector=dict(max_replacements=1))
+WITHIN_9 = dict(num_training_steps=9)
+POOLS = dict(problem_order='pools')
 
 
 def one_line(make, message):
@@ -31,7 +37,6 @@ def one_line(make, message):
         ('learn.learner.hook.save_ckpt_after_itr', 5, "did you mean 'save_ckpt_after_iter'"),
         ('learn.learner.hook.save_ckpt_after_iter', 0, 'an integer of at least 1'),
         ('model', 5, 'must be a dict'),
-        ('learn.learning_rate', float('inf'), 'a number'),
         ('learn.learner.log_polciy', True, "did you mean 'log_policy'"),
         ('collect.collector.table_frq', 5, "did you mean 'table_freq'"),
         ('eval.evaluator.eval_frequency', 5, "did you mean 'eval_freq'"),
@@ -39,7 +44,6 @@ def one_line(make, message):
         ('model.config.hidden_sze', 5, "did you mean 'hidden_size'"),
         ('other.replay_buffer.replay_bufer_size', 5, 'replay_buffer_size'),
         ('group_size', 0, 'an integer of at least 1'),
-        ('group_size', '8', 'an integer of at least 1'),
         ('learn.clip.ratio', 1.5, r'a number in \(0, 1\]'),
         ('learn.kl.beta', -0.1, 'a number in'),
         ('learn.kl.type', 'k4', "'k1', 'k2', 'k3'"),
@@ -59,8 +63,6 @@ def one_line(make, message):
         ('learn.max_ratio', 1, r'in \(1, inf\)'),
         ('learn.max_bad_updates', 0, 'an int'),
         ('instruments.tokens_every', 0, 'must be'),
-        ('instruments.tokens_every', 1.5, 'must be'),
-        ('instruments.tokens_every', 'all', 'must be'),
         ('learn.entropy.top_share', 1.5, r'a number in \(0, 1\]'),
         ('learn.off_policy.mask', 0.0, 'must be'),
         ('learn.off_policy.correction', 'row', "must be one of 'token', 'sequence', or None"),
@@ -73,6 +75,9 @@ def one_line(make, message):
         ('learn.distillation.divergence', 'kl', "must be one of 'reverse_kl', 'forward_kl', 'jsd'"),
         ('learn.distillation.mix', 1., r'a number in \(0, 1\)'),
         ('learn.distillation.weight', 0, r'a number in \(0'),
+        ('collect.extra_rows', -1, 'an integer of at least 0'),
+        ('collect.pools.easy_share', 0, r'a number in \(0, 1\]'),
+        ('collect.collector.reward_range', (0.9, 0.1), 'must be two numbers'),
         ('collect.temperature', 0, 'a number in'),
         ('collect.top_k', 0, 'an integer of at least 1, or None'),
         ('collect.top_p', 0, 'a number in'),
@@ -94,30 +99,16 @@ def test_a_wrong_value_is_shown_with_its_key_and_what_is_allowed(path, value, me
     'learn, message',
     [
         (dict(loss='cispo', clip=dict(delta=3.0)), "delta = 3.0: must be None for surrogate 'cispo'"),
-        (
-            dict(kl=dict(beta=0.0, ref_sync_freq=2)
-                 ), 'kl.ref_sync_freq = 2: only available with policy.learn.kl.beta above 0'
-        ),
+        (dict(kl=dict(ref_sync_freq=2)), 'kl.ref_sync_freq = 2: only available with policy.learn.kl.beta above 0'),
         (dict(kl=dict(in_reward=True)), 'kl.in_reward = True: only available with policy.learn.kl.beta above 0'),
         (dict(kl=dict(target=0.1)), 'kl.target = 0.1: only available with policy.learn.kl.beta above 0'),
         (dict(kl=dict(target=0., beta=0.1)), r'kl.target = 0.0: must be a number in \(0'),
         (dict(kl=dict(horizon=5)), 'kl.horizon = 5: only available with policy.learn.kl.target'),
         (dict(entropy=dict(step=0.1)), 'entropy.step = 0.1: only available with policy.learn.entropy.target'),
-        (
-            dict(kl=dict(beta=0.1, in_reward=True, ratio_correction=True)
-                 ), 'kl.ratio_correction = True: must be False with'
-        ),
-        (dict(**BY_PART, kl=dict(beta=0.1, in_reward=True)), 'reward_aggregation = .*must be'),
-        *(
-            (
-                dict(PRESET, loss=loss, entropy=dict(top_share=0.2
-                                                     )), 'entropy.top_share = 0.2: not available with surrogate'
-            ) for loss in ('gmpo', 'dro', 'clip_cov', 'kl_cov')
-        ),
-        (
-            dict(loss='cpgd', surrogate_options=dict(drift=0.1),
-                 entropy=dict(top_share=0.2)), "entropy.top_share = 0.2: not available with surrogate 'cpgd'"
-        ),
+        (dict(kl=dict(IN_REWARD, ratio_correction=True)), 'kl.ratio_correction = True: must be False with'),
+        (dict(**BY_PART, kl=IN_REWARD), 'reward_aggregation = .*must be'),
+        *((dict(PRESET, **TOP, loss=loss), NO_TOP) for loss in ('gmpo', 'dro', 'clip_cov', 'kl_cov')),
+        (dict(TOP, loss='cpgd', surrogate_options=dict(drift=0.1)), f"{NO_TOP} 'cpgd'"),
         (dict(BY_PART, adv_method='no_std'), "adv_method = 'no_std': must be 'grpo'"),
         (dict(BY_PART, adv_method=None, loss='dr_grpo'), "must be 'grpo', not 'no_std'"),
         (dict(BY_PART, advantage='return_to_go'), "policy.learn.advantage = 'return_to_go': must be 'outcome'"),
@@ -127,14 +118,11 @@ def test_a_wrong_value_is_shown_with_its_key_and_what_is_allowed(path, value, me
         (dict(PRESET, loss='dro', off_policy=dict(correction='token')), "with surrogate 'dro'"),
         (dict(PRESET, loss='gmpo', off_policy=dict(mask=0.1)), "with surrogate 'geo_mean'"),
         (dict(instruments=dict(shadow_every=5)), 'shadow_every = 5: needs losses to compare'),
-        (dict(instruments=dict(shadow=['gmpo']), entropy=dict(top_share=0.2)), "this run cannot have 'gmpo'"),
+        (dict(TOP, instruments=dict(shadow=['gmpo'])), "this run cannot have 'gmpo'"),
         (dict(RPP, drop_equal_groups=True), 'drop_equal_groups = True: must be False with policy.learn.adv_method'),
         (dict(RPP, advantage='return_to_go_by_step'), "adv_method = 'reinforce_plus_plus': with advantage"),
         (dict(RPP, advantage='gae'), "adv_method = 'reinforce_plus_plus': with advantage 'gae'"),
-        (
-            dict(RPP, collect=dict(collector=dict(max_replacements=2)
-                                   )), 'max_replacements = 2: must be 0 with policy.learn.adv_method'
-        ),
+        (dict(RPP, collect=REPLACING), 'max_replacements = 1: must be 0 with policy.learn.adv_method'),
         (dict(OTB, policy=dict(group_size=1)), 'policy.group_size = 1'),
         (dict(anchor_weight=2.), "anchor_weight = 2.0: only available with .* 'anchor'"),
         (dict(surrogate='dro', surrogate_options=dict(bta=1.)), "'bta' is not an option of 'dro'; .* are beta"),
@@ -144,47 +132,27 @@ def test_a_wrong_value_is_shown_with_its_key_and_what_is_allowed(path, value, me
         (dict(loss='gmpo', reduction='token'), "reduction = 'token': must be 'sequence' with surrogate 'geo_mean'"),
         # schedules
         (dict(lr_scheduler=dict(type='linear')), 'num_training_steps'),
-        (dict(lr_scheduler=dict(type='cosine_with_min_lr', num_training_steps=9)), 'min_lr'),
-        (dict(lr_scheduler=dict(type='linear', num_training_steps=9, specific=dict(sped=3))), 'sped'),
+        (dict(lr_scheduler=dict(WITHIN_9, type='cosine_with_min_lr')), 'min_lr'),
+        (dict(lr_scheduler=dict(WITHIN_9, type='linear', specific=dict(sped=3))), 'sped'),
         (dict(lr_scheduler=dict(type='reduce_lr_on_plateau')), "must be one of 'linear'"),
-        (
-            dict(lr_scheduler=dict(type='polynomial', num_warmup_steps=9, num_training_steps=9)),
-            'division by zero'  # at update 9
-        ),
-        # sampling
-        (
-            dict(collect=dict(processors=[dict(type='logit_bias', bias=[('to be', 1.)])])
-                 ), "the text 'to be' is not one token"
-        ),
-        (
-            dict(collect=dict(processors=[dict(type='logit_bias', bias=[(10 ** 6, 1.)])])
-                 ), 'token 1000000 does not exist'
-        ),
-        (dict(collect=dict(processors=[dict(type='min_p', p=0)])), r'min_p.p = 0: must be a number in \(0, 1\]'),
-        (dict(collect=dict(processors=[dict(type='typical_p')])), r'typical_p.p = None: must be a number in'),
-        (dict(collect=dict(processors=[dict(type='min_p', p=.1, q=2)])), 'min_p.q = 2: unknown key'),
-        (dict(collect=dict(processors=[dict(type='repetition_penalty', penalty=0)])), 'penalty = 0: must be'),
-        (dict(collect=dict(processors=[dict(type='logit_bias', bias=[3])])), 'must be a list of pairs'),
-        (dict(collect=dict(processors=[dict(type='logit_bias', bias=[(1, float('nan'))])])), 'a list of pairs'),
-        (dict(collect=dict(processors=[dict(type='grammar')])), "type = 'grammar': unknown processor; "),
-        (dict(collect=dict(processors=[dict(type='min_p', p=.1), dict(type='min_p', p=.2)])), 'there are two of them'),
+        (dict(lr_scheduler=dict(WITHIN_9, type='polynomial', num_warmup_steps=9)), 'division by zero'),  # at update 9
         # a critic
         (ALONE, "policy.group_size = 1: .*or set policy.learn.advantage to 'gae'"),
         (dict(critic=dict(gae_lambda=0.9)), 'policy.learn.critic.gae_lambda = 0.9: only available with'),
-        (
-            dict(critic=dict(value_weight=0.2)
-                 ), "policy.learn.critic.value_weight = 0.2: .*policy.learn.advantage = 'gae'"
-        ),
+        (dict(critic=dict(value_weight=0.2)), "critic.value_weight = 0.2: .*policy.learn.advantage = 'gae'"),
         (dict(critic=dict(value_warmup=3)), 'policy.learn.critic.value_warmup = 3: only available with'),
         (dict(GAE, adv_method='rloo'), "adv_method = 'rloo': with advantage 'gae'"),
         (dict(GAE, drop_equal_groups=True), 'policy.learn.drop_equal_groups = True'),
         (dict(GAE, critic=dict(model=dict(layers=1))), 'policy.learn.critic.model.layers'),
         (dict(GAE, critic=dict(model=dict())), 'policy.learn.critic.model'),
-        (dict(GAE, collect=dict(collector=dict(max_replacements=1))), 'max_replacements = 1: must be 0'),
+        (dict(GAE, collect=REPLACING), 'max_replacements = 1: must be 0'),
         # demonstrations, and a teacher
         (dict(demonstrations=dict(weight=0.5)), 'demonstrations.weight = 0.5: only available with'),
         (dict(advantage='none', adv_method=None), "policy.learn.advantage = 'none': nothing would be learned"),
         (dict(distillation=dict(mix=0.2)), 'distillation.mix = 0.2: only avail'),
+        # the order of problems
+        (dict(collect=dict(pools=dict(easy_from=0.5))), "easy_from = 0.5: only available with .*problem_order = 'po"),
+        (dict(collect=dict(POOLS, pools=dict(hard_to=0.9))), 'hard_to = 0.9: must be below easy_from = 0.9'),
     ],
     ids=str
 )
@@ -193,26 +161,41 @@ def test_choices_that_do_not_go_together(learn, message):
 
 
 def test_cpgd_without_a_drift_vanishes_with_the_advantage():
-    assert token_policy(loss='cpgd', entropy=dict(top_share=0.2))
+    assert token_policy(**TOP, loss='cpgd')
+
+
+@pytest.mark.parametrize(
+    'processors, message', [
+        ([dict(type='logit_bias', bias=[('to be', 1.)])], "the text 'to be' is not one token"),
+        ([dict(type='logit_bias', bias=[(10 ** 6, 1.)])], 'token 1000000 does not exist'),
+        ([dict(type='min_p', p=0)], r'min_p.p = 0: must be a number in \(0, 1\]'),
+        ([dict(type='typical_p')], r'typical_p.p = None: must be a number in'),
+        ([dict(type='min_p', p=.1, q=2)], 'min_p.q = 2: unknown key'),
+        ([dict(type='repetition_penalty', penalty=0)], 'penalty = 0: must be'),
+        ([dict(type='logit_bias', bias=[3])], 'must be a list of pairs'),
+        ([dict(type='logit_bias', bias=[(1, float('nan'))])], 'a list of pairs'),
+        ([dict(type='grammar')], "type = 'grammar': unknown processor; "),
+        ([dict(type='min_p', p=.1), dict(type='min_p', p=.2)], 'there are two of them'),
+    ]
+)
+def test_processors(processors, message):
+    one_line(lambda: token_policy(collect=dict(processors=processors)), message)
+
+
+def test_rows_that_are_dropped_by_length_have_one_turn():
+    env = TokenEnv(Chatter(), max_turns=3, max_new_tokens=4, max_reply_tokens=10)
+    message = 'policy.collect.extra_rows = 1: not available with env.max_turns = 3'
+    one_line(lambda: token_policy(env=env, collect=dict(extra_rows=1)), message)
 
 
 @pytest.mark.parametrize(
     'model, sections, message', [
-        (
-            DISCRETE, dict(ratio='sequence',
-                           batch_steps=4), 'policy.learn.batch_steps = 4: not available with policy.learn.ratio'
-        ),
-        (
-            DISCRETE, dict(loss='gspo',
-                           batch_steps=4), 'policy.learn.batch_steps = 4: not available with policy.learn.ratio'
-        ),
+        (DISCRETE, dict(ratio='sequence', batch_steps=4), 'batch_steps = 4: not available with policy.learn.ratio'),
+        (DISCRETE, dict(loss='gspo', batch_steps=4), 'batch_steps = 4: not available with policy.learn.ratio'),
         (DISCRETE, dict(loss='vespo', batch_steps=4), "batch_steps = 4: .* surrogate 'vespo', which needs"),
         (CONTINUOUS, DPPO, "surrogate = 'dppo_tv': .* have densities"),
         (CONTINUOUS, OTB, 'have densities, no probabilities'),
-        (
-            DISCRETE, dict(adv_method='opo', advantage='return_to_go_by_step'),
-            "adv_method = 'opo': with advantage 'return_to_go_by_step'"
-        ),
+        (DISCRETE, dict(adv_method='opo', advantage='return_to_go_by_step'), "method = 'opo': with advantage 'return"),
         (DISCRETE, dict(extend_truncated=True), 'extend_truncated = True.*discount_factor'),
         (DISCRETE, dict(micro_batch_tokens=30), 'policy.learn.micro_batch_tokens = 30: only available with'),
         (dict(DISCRETE, type='pg'), dict(advantage='gae'), "PG, has no value head. Use model type 'vac'"),
@@ -225,10 +208,10 @@ def test_what_policies_of_steps_cannot_have(model, sections, message):
     one_line(lambda: step_policy(model, learn=sections), message)
 
 
-def test_a_teacher_of_steps():
+@pytest.mark.parametrize('sections', [dict(teacher=dict(pretrained='a')), dict(collect=dict(extra_rows=1))], ids=str)
+def test_sections_that_policies_of_steps_cannot_have(sections):
     one_line(
-        lambda: step_policy(DISCRETE, teacher=dict(pretrained='a')),
-        'policy.teacher = .*only available with language models'
+        lambda: step_policy(DISCRETE, **sections), r'policy.(teacher|collect.extra_rows) = .*only available with l'
     )
 
 

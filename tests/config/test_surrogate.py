@@ -4,11 +4,11 @@ import re
 
 import pytest
 import torch
-from ding.entry import serial_pipeline_onpolicy
 
-from ding_common import ConfigError, read_json_lines
+from ding_common import ConfigError
 from ding_grpo.rl_utils import SURROGATES
-from tests.policies import make_policy, sample_groups, token_policy, weights
+from tests.policies import sample_groups, token_policy, weights
+from tests.runs import train
 
 pytestmark = pytest.mark.unittest
 PAGE = os.path.join(os.path.dirname(__file__), '..', '..', 'docs', 'reference', 'losses.md')
@@ -68,23 +68,16 @@ class TestSurrogate:
         spo = trained(surrogate=f'{module}:spo')
         assert spo.isfinite().all() and not torch.allclose(spo, by_name, atol=1e-4)
 
-    def test_trains_from_a_config(self, think_answer, losses):
-        think_answer[0].policy.learn.surrogate = f'{losses(SPO)}:spo'
-        serial_pipeline_onpolicy(think_answer, max_train_iter=2)
-        assert len(read_json_lines('run/log/learner/metrics.jsonl')) == 2
-
     @pytest.mark.parametrize('section', ['policy', 'env', 'create'])
-    def test_that_an_imported_module_registers(self, think_answer, losses, section):
+    def test_that_an_imported_module_registers(self, think_answer, losses, monkeypatch, section):
         main, create = think_answer
-        text = f"{SPO}\nfrom ding_grpo.rl_utils import SURROGATES\nSURROGATES['spo_{section}'] = spo\n"
+        monkeypatch.setitem(SURROGATES, 'of_a_test', None)  # removed afterwards
+        del SURROGATES['of_a_test']
         importing = create.policy if section == 'create' else main[section]
+        text = f"{SPO}\nfrom ding_grpo.rl_utils import SURROGATES\nSURROGATES['of_a_test'] = spo\n"
         importing.import_names = [*importing.get('import_names', []), losses(text)]
-        main.policy.learn.surrogate = f'spo_{section}'
-        try:
-            serial_pipeline_onpolicy((main, create), max_train_iter=1)
-        finally:
-            SURROGATES.pop(f'spo_{section}', None)
-        assert os.path.exists('run/ckpt')
+        main.policy.learn.surrogate = 'of_a_test'
+        assert train((main, create), 1)._learning.updates == 1
 
     @pytest.mark.parametrize(
         'name, message', [
@@ -93,30 +86,21 @@ class TestSurrogate:
             ('{module}:sop', "the module has no 'sop'; .*Allowed: detached, fails, fewer, mean, nothing"),
             ('{module}:', "the module has no ''"),
             ('{module}:number', 'must be a function, not int'),
-            (
-                '{module}:fewer', r'must take the arguments \(ratio, adv, logp_new, low, high\) '
-                r'\(too many positional arguments\)'
-            ),
-            ('{module}:fails', r"fails on small tensors \(AttributeError: .* \(my_losses.*.py:8\)\)"),
-            (
-                '{module}:mean',
-                r'must return the objective of each token, floats of shape \(B, S\) with a gradient. For '
-                r'\(B, S\) = \(2, 3\) it returns torch.float32 \(\).'
-            ),
+            ('{module}:fewer', r'must take the arguments \(ratio, adv, .*\) \(too many positional arguments\)'),
+            ('{module}:fails', r'fails on small tensors \(AttributeError: .* \(my_losses.*.py:8\)\)'),
+            ('{module}:mean', r'floats of shape \(B, S\) with a gradient. .* returns torch.float32 \(\).'),
             ('{module}:detached', r'with a gradient. .* returns torch.float32 \(2, 3\) without a gradient.'),
             ('{module}:nothing', 'it returns NoneType.'),
-            ('{broken}:spo', r"the module cannot be imported \(ZeroDivisionError: .*.py:1\)\)"),
+            ('{broken}:spo', r'the module cannot be imported \(ZeroDivisionError: .*.py:1\)\)'),
         ]
     )
     def test_wrong_ones_end_in_one_line(self, think_answer, losses, name, message):
-        main, create = think_answer
         name = name.format(module=losses(WRONG), broken=losses('1 / 0'))
-        main.policy.learn.surrogate = name
-        for start in (make_policy, lambda *configs: serial_pipeline_onpolicy(configs)):
-            with pytest.raises(ConfigError, match=message) as caught:
-                start(main, create)
-            assert caught.value.message.startswith(f'policy.learn.surrogate = {name!r}: ')
-            assert '\n' not in caught.value.message and not os.path.exists('run')
+        think_answer[0].policy.learn.surrogate = name
+        with pytest.raises(ConfigError, match=message) as caught:
+            train(think_answer, 1)
+        assert caught.value.message.startswith(f'policy.learn.surrogate = {name!r}: ')
+        assert '\n' not in caught.value.message and not os.path.exists('run')
 
     def test_options_of_a_users_function(self, losses):
         module = losses(

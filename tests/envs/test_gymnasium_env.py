@@ -1,3 +1,4 @@
+from contextlib import nullcontext
 from importlib.util import find_spec
 
 import gymnasium
@@ -57,13 +58,10 @@ def cartpole():
     return make
 
 
-def test_return_and_end_are_told(cartpole):
+def test_return_and_end_are_told_and_a_time_limit_from_an_end(cartpole):
     last = run(cartpole(), 0)[-1]
     assert last.info['truncated'] is False and last.info['eval_episode_return'] < 20
     assert last.obs.dtype == np.float32 and last.reward.shape == (1, )
-
-
-def test_a_time_limit_is_told_from_an_end(cartpole):
     steps = run(cartpole(env_kwargs=dict(max_episode_steps=3)), 0)
     assert [s.info['truncated'] for s in steps] == [False, False, True]
 
@@ -92,11 +90,9 @@ class Paying(gymnasium.Env):
 def test_a_reward_that_is_not_finite_in_float32_is_refused(cartpole, reward, finite):
     gymnasium.register('Paying-v0', Paying)
     env = cartpole('Paying-v0', env_kwargs=dict(reward=reward, disable_env_checker=True))
-    if finite:
+    refused = pytest.raises(TaskError, match='Paying-v0 gave the reward .*, must be a finite number')
+    with nullcontext() if finite else refused:
         assert np.isfinite(env.step(np.array(0)).reward).all()
-    else:
-        with pytest.raises(TaskError, match='Paying-v0 gave the reward .*, must be a finite number'):
-            env.step(np.array(0))
 
 
 LIMIT, RETURN = dict(max_episode_steps='x'), dict(type='eval_episode_return')
@@ -149,11 +145,11 @@ def test_wrong_config_names_the_key(changes, message):
         setting(**changes)
 
 
-@pytest.mark.parametrize('manager', [dict(type='subprocess', shared_memory=False, step_timeout=5), dict(type='base')])
-def test_keys_of_di_engines_managers_are_welcome(manager):
-    _, collect, evaluate = setting(manager=manager, replay_path='x')
-    assert len(collect) == 3 and len(evaluate) == 2
-    assert all(c.is_train for c in collect) and not any(c.is_train for c in evaluate)
+def test_keys_of_di_engines_managers_are_welcome():
+    _, collect, evaluate = setting(
+        manager=dict(type='subprocess', shared_memory=False, step_timeout=5), replay_path='x'
+    )
+    assert [c.is_train for c in collect] == [True] * 3 and [c.is_train for c in evaluate] == [False] * 2
 
 
 def test_wrappers_that_read_the_range_of_rewards(cartpole):
@@ -179,22 +175,21 @@ def test_one_seed_one_start_whatever_the_episode_before_was(wrappers):
         starts[seed].append(envs[0].reset())  # again, as an evaluation samples from the same starts
     assert all(np.array_equal(starts[7][0], start) for start in starts[7])
     assert not np.array_equal(starts[7][0], starts[8][0])
-    random = np.random.get_state()[1]
     envs[0].seed(7, dynamic_seed=False)
     before = np.random.get_state()
     envs[0].reset()
     after = np.random.get_state()
-    assert before[2] == after[2] and np.array_equal(before[1], after[1]) and not np.array_equal(random, after[1])
+    assert before[2] == after[2] and np.array_equal(before[1], after[1])
 
 
 @pytest.mark.parametrize(
     'package, env_id, extra', [
-        ('minigrid', 'MiniGrid-Empty-8x8-v0', 'minigrid'), ('ale_py', 'ALE/Pong-v5', 'atari'),
-        ('mujoco', 'HalfCheetah-v5', 'mujoco')
+        ('ale_py', 'ALE/Pong-v5', 'atari'),
+        ('mujoco', 'HalfCheetah-v5', 'mujoco'),
     ]
 )
 def test_a_package_that_is_missing(package, env_id, extra):
     if find_spec(package) is not None:
         pytest.skip(f'{package} is installed')
     with pytest.raises(ConfigError, match=rf"env.env_id = '{env_id}'.* pip install '.\[{extra}\]' in the clone"):
-        setting(env_id=env_id)[0](EasyDict(env_id=env_id))
+        GymnasiumEnv(dict(env_id=env_id))

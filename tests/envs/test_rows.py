@@ -22,8 +22,9 @@ from tests.policies import step_policy
 from tests.runs import evaluations, metrics, state, train
 from tests.shipped import load
 
-pytestmark = pytest.mark.envtest
+pytestmark = [pytest.mark.envtest, pytest.mark.usefixtures('own_folder')]
 SPENT = ('seconds', 'memory', 'steps_per_second')  # metrics of a run that another run has not
+SYNC = dict(mode='sync')
 SHORT = dict(env_kwargs=dict(max_episode_steps=20), evaluator_env_num=3, n_evaluator_episode=5, stop_value=1e9)
 
 
@@ -107,42 +108,55 @@ def assert_same_runs(one, other, updates):
             np.testing.assert_equal(record, same)
 
 
-def run(kind, name, updates=2, **changes):
-    """A run of a kind of spaces, in the folder ``name``."""
+def run(kind, name, **changes):
+    """An update with a kind of spaces, in the folder ``name``. Environments begin another group: 24 play 64 rows."""
     main, create = config(kind)
     main.update(exp_name=name)
-    main['policy']['collect'].update(changes.pop('collect', {}))
-    main['env'].update(changes.pop('env', {}))
+    main['env'].update(collector_env_num=24)
     create.update(changes)
     main['policy']['learn']['learner'] = dict(hook=dict(save_ckpt_after_iter=1))
-    serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=updates)
+    serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
 
 
-def test_who_is_played_in_arrays():
+@pytest.fixture
+def own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def cartpoles():
+    """A manager of two environments, and the collect mode of a policy for them."""
     cfg = EasyDict(BaseEnvManager.default_config(), type='base')
     manager = create_env_manager(cfg, [partial(GymnasiumEnv, dict(env_id='CartPole-v1'))] * 2)
     manager.launch()
-    mode = step_policy(dict(obs_shape=4, action_shape=2, action_space='discrete')).collect_mode
+    return manager, step_policy(dict(obs_shape=4, action_shape=2, action_space='discrete')).collect_mode
+
+
+def test_who_is_played_in_arrays(cartpoles):
+    manager, mode = cartpoles
     assert isinstance(make_player(manager, mode, 0, 2, 1, None), ArrayPlayer)
     changed = mode._replace(forward=lambda *args, **kwargs: mode.forward(*args, **kwargs))  # as a replay does
     assert not isinstance(make_player(manager, changed, 0, 2, 1, None), ArrayPlayer)
 
 
+def test_a_process_without_groups(cartpoles):
+    player = make_player(*cartpoles, 0, 2, 1, None)
+    assert player.play([], 0, lambda number: None, {}, {}, MemoryMeter('cpu')) == []
+
+
 @pytest.mark.parametrize('kind', MODELS)
-def test_together_as_step_by_step(kind, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    few = dict(collector_env_num=24)  # of 64 rows, so that environments begin another group
-    run(kind, 'together', env=few)
-    run(kind, 'by_steps', env=few, policy=dict(type='grpo_by_steps', import_names=[__name__]))
-    assert_same_runs('together', 'by_steps', 2)
+def test_together_as_step_by_step(kind):
+    run(kind, 'together')
+    run(kind, 'by_steps', policy=dict(type='grpo_by_steps', import_names=[__name__]))
+    assert_same_runs('together', 'by_steps', 1)
 
 
-def gymnasium_run(name, config, updates=2, manager='base', mode=None, resume=False, kind='grpo', **env):
+def gymnasium_run(name, config, updates=2, manager=None, resume=False, kind='grpo', **env):
+    """A run in the folder ``name``; ``manager`` is the section of a vector environment."""
     main, create = load(config, env=dict(SHORT, **env))
-    create.env_manager.type, create.policy.type = manager, kind
-    create.env.import_names = ['ding_grpo', __name__]
-    if mode is not None:
-        main.env.manager = dict(mode=mode)
+    create.policy.type, create.env.import_names = kind, ['ding_grpo', __name__]
+    if manager is not None:
+        create.env_manager.type, main.env.manager = 'vector', manager
     return train((main, create), updates, name=name, resume_training=resume)
 
 
@@ -154,134 +168,98 @@ def gymnasium_run(name, config, updates=2, manager='base', mode=None, resume=Fal
         ('pendulum_grpo', dict(rew_clip=True)),
     ]
 )
-def test_gymnasium_together_as_step_by_step(config, env, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_gymnasium_together_as_step_by_step(config, env):
     for kind in ('grpo', 'grpo_by_steps'):
         gymnasium_run(kind, config, kind=kind, **env)
     assert_same_runs('grpo', 'grpo_by_steps', 2)
 
 
-@pytest.mark.parametrize('mode', ['sync', 'async', f'{__name__}:whole_vector'])
-@pytest.mark.parametrize('config', ['cartpole_grpo', 'pendulum_grpo'])
-def test_a_vector_environment_has_the_numbers_of_single_ones(mode, config, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    if config == 'pendulum_grpo' and ':' in mode:
-        pytest.skip('the function makes CartPole')
+@pytest.mark.parametrize(
+    'mode, config', [
+        ('sync', 'pendulum_grpo'),
+        ('async', 'cartpole_grpo'),
+        (f'{__name__}:whole_vector', 'cartpole_grpo'),
+    ]
+)
+def test_a_vector_environment_has_the_numbers_of_single_ones(mode, config):
     gymnasium_run('single', config)
-    gymnasium_run('vector', config, manager='vector', mode=mode)
+    gymnasium_run('vector', config, manager=dict(mode=mode))
     assert_same_runs('single', 'vector', 2)
 
 
-def test_a_vector_environment_resumes(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    gymnasium_run('whole', 'cartpole_grpo', 4, 'vector', 'sync')
-    gymnasium_run('resumed', 'cartpole_grpo', 2, 'vector', 'sync')
-    gymnasium_run('resumed', 'cartpole_grpo', 4, 'vector', 'sync', resume=True)
+def test_a_vector_environment_resumes():
+    gymnasium_run('whole', 'cartpole_grpo', 4, SYNC)
+    gymnasium_run('resumed', 'cartpole_grpo', 2, SYNC)
+    gymnasium_run('resumed', 'cartpole_grpo', 4, SYNC, resume=True)
     assert_same_runs('whole', 'resumed', 4)
 
 
-def test_ppo_on_a_vector_environment(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    main, create = load('cartpole_ppo', env=dict(SHORT, collector_env_num=4, manager=dict(mode='sync')))
+def test_ppo_on_a_vector_environment():
+    main, create = load('cartpole_ppo', env=dict(SHORT, collector_env_num=4, manager=SYNC))
     main.policy.collect.n_sample, create.env_manager.type = 64, 'vector'
     train((main, create), 2, name='run')
     assert all(0 < record['eval_episode_return'] <= 20 for record in evaluations('run'))
 
 
+FLAT = dict(gymnasium_wrappers=['gymnasium.wrappers:FlattenObservation'])
+DELAYED = dict(env_wrapper=[dict(type='eval_episode_return'), dict(type='delay_reward')])
+
+
 @pytest.mark.parametrize(
-    'mode, env, message', [
-        ('vector_entry_point', {}, 'the vector environment of CartPole-v1 starts episodes itself'),
-        ('threads', {}, "env.manager.mode = 'threads': must be 'async', 'sync'"),
-        (1, {}, 'env.manager.mode = 1: must be of type str'),
-        (
-            'vector_entry_point',
-            dict(gymnasium_wrappers=['gymnasium.wrappers:FlattenObservation']),
-            "gymnasium_wrappers are for 'async' and 'sync'",
-        ),
-        (
-            'sync', dict(env_wrapper=[dict(type='eval_episode_return'),
-                                      dict(type='delay_reward')]), 'without wrappers of'
-        ),
+    'manager, env, message', [
+        (dict(mode='vector_entry_point'), {}, 'the vector environment of CartPole-v1 starts episodes itself'),
+        (dict(mode='vector_entry_point'), FLAT, "gymnasium_wrappers are for 'async' and 'sync'"),
+        (dict(mode='threads'), {}, "env.manager.mode = 'threads': must be 'async', 'sync'"),
+        (dict(mode=1), {}, 'env.manager.mode = 1: must be of type str'),
+        (SYNC, DELAYED, 'without wrappers of'),
+        (dict(SYNC, step_timeout=5), {}, 'env.manager.step_timeout = 5: not available with the manager'),
     ]
 )
-def test_a_vector_environment_that_cannot_be(mode, env, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_vector_environment_that_cannot_be(manager, env, message):
     with pytest.raises(ConfigError, match=message):
-        gymnasium_run('run', 'cartpole_grpo', manager='vector', mode=mode, **env)
+        gymnasium_run('run', 'cartpole_grpo', manager=manager, **env)
 
 
-def test_a_time_limit_that_would_be_ignored(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    main, create = load('cartpole_grpo', env=dict(SHORT, manager=dict(mode='sync', step_timeout=5)))
-    create.env_manager.type = 'vector'
-    with pytest.raises(ConfigError, match='env.manager.step_timeout = 5: not available with the manager'):
-        train((main, create), 1, name='run')
-
-
-def broken(how, kind='grpo'):
+def broken(how, name='run', manager=None, kind='grpo'):
+    """An update in environments that fail, restarted at most twice."""
     main, create = load(
         'cartpole_grpo', env=dict(SHORT, env_id='Fails-v0', env_kwargs=dict(how=how, disable_env_checker=True))
     )
     create.env.import_names, create.policy.type = ['ding_grpo', __name__], kind
     main.policy.collect.collector = dict(max_restarts=2)
-    return main, create
+    if manager is not None:
+        create.env_manager.type, main.env.manager = 'vector', manager
+    train((main, create), 1, name=name)
 
 
 @pytest.mark.parametrize(
-    'how, message', [
-        ('raise', r'^an environment failed in step: no such action \(test_rows.py:\d+\)$'),
-        ('nan', '^Fails-v0 gave the reward nan, must be a finite number'),
+    'how, manager, message', [
+        ('raise', None, r'^an environment failed in step: no such action \(test_rows.py:\d+\)$'),
+        ('nan', None, '^Fails-v0 gave the reward nan, must be a finite number'),
+        ('exit', {}, 'an environment failed in step'),
     ]
 )
-def test_an_environment_that_fails(how, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_an_environment_that_fails_or_dies(how, manager, message):
     with pytest.raises(TaskError, match=message):
-        train(broken(how), 1, name='run')
+        broken(how, manager=manager)
 
 
-def test_an_abnormal_end_restarts_its_group(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ('grpo', 'grpo_by_steps', 'vector'):
-        Fails.left = 2
-        configs = broken('abnormal', name.replace('vector', 'grpo'))
-        if name == 'vector':
-            configs[1].env_manager.type, configs[0].env.manager = 'vector', dict(mode='sync')
-        train(configs, 1, name=name)
+def test_an_abnormal_end_restarts_its_group(monkeypatch):
+    runs = dict(single={}, by_steps=dict(kind='grpo_by_steps'), vector=dict(manager=SYNC))
+    for name, options in runs.items():
+        monkeypatch.setattr(Fails, 'left', 2)
+        broken('abnormal', name, **options)
         assert Fails.left == 0
-    assert_same_runs('grpo', 'grpo_by_steps', 1)
-    assert_same_runs('grpo', 'vector', 1)
+    assert_same_runs('single', 'by_steps', 1)
+    assert_same_runs('single', 'vector', 1)
 
 
-def test_a_process_without_groups():
-    cfg = EasyDict(BaseEnvManager.default_config(), type='base')
-    manager = create_env_manager(cfg, [partial(GymnasiumEnv, dict(env_id='CartPole-v1'))] * 2)
-    manager.launch()
-    mode = step_policy(dict(obs_shape=4, action_shape=2, action_space='discrete')).collect_mode
-    player = make_player(manager, mode, 0, 2, 1, None)
-    assert player.play([], 0, lambda number: None, {}, {}, MemoryMeter('cpu')) == []
+def test_environments_in_processes_are_closed():
+    broken('tell', manager={})
+    assert len(os.listdir('closed')) >= load('cartpole_grpo')[0].env.collector_env_num
 
 
-def test_environments_in_processes_are_closed(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    main, create = broken('tell')
-    create.env_manager.type = 'vector'
-    train((main, create), 1, name='run')
-    assert len(os.listdir('closed')) >= main.env.collector_env_num
-
-
-def test_a_dead_process_ends_the_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    main, create = broken('exit')
-    create.env_manager.type = 'vector'
-    with pytest.raises(TaskError, match='an environment failed in step'):
-        train((main, create), 1, name='run')
-
-
-def test_too_many_abnormal_ends(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Fails.left = 1000
-    try:
-        with pytest.raises(RuntimeError, match='ended abnormally 3 times in group 0'):
-            train(broken('abnormal'), 1, name='run')
-    finally:
-        Fails.left = 0
+def test_too_many_abnormal_ends(monkeypatch):
+    monkeypatch.setattr(Fails, 'left', 1000)
+    with pytest.raises(RuntimeError, match='ended abnormally 3 times in group 0'):
+        broken('abnormal')

@@ -155,29 +155,17 @@ class TestProcess:
 
 @pytest.mark.unittest
 @pytest.mark.parametrize(
-    'name, pipeline, manager, policy, message', [
-        (
-            'think_answer_grpo', serial_pipeline_onpolicy, 'base', dict(multi_gpu=True),
-            'policy.collect.stale = 1: not available with policy.multi_gpu = True'
-        ),
-        (
-            'think_answer_grpo', serial_pipeline_onpolicy, 'base', dict(collect=dict(stale=2)),
-            'policy.collect.stale = 2: must be one of 0, 1'
-        ),
-        (
-            'think_answer_grpo', serial_pipeline_onpolicy, 'subprocess', {},
-            "env_manager.type = 'subprocess': must be 'base' with"
-        ),
-        ('cartpole_grpo', serial_pipeline_onpolicy, 'vector', {}, "env_manager.type = 'vector': must be 'base' with"),
-        (
-            'think_answer_grpo_serial', serial_pipeline, 'base', {},
-            'policy.collect.stale = 1: only available with ding -m serial_onpolicy'
-        ),
+    'name, manager, policy, message', [
+        ('think_answer_grpo', 'base', dict(multi_gpu=True), 'stale = 1: not available with policy.multi_gpu = True'),
+        ('think_answer_grpo', 'base', dict(collect=dict(stale=2)), 'policy.collect.stale = 2: must be one of 0, 1'),
+        ('think_answer_grpo', 'subprocess', {}, "env_manager.type = 'subprocess': must be 'base' with"),
+        ('cartpole_grpo', 'vector', {}, "env_manager.type = 'vector': must be 'base' with"),
+        ('think_answer_grpo_serial', 'base', {}, 'stale = 1: only available with ding -m serial_onpolicy'),
     ]
 )
-def test_refused(tmp_path, monkeypatch, name, pipeline, manager, policy, message):
+def test_refused(tmp_path, monkeypatch, name, manager, policy, message):
     monkeypatch.chdir(tmp_path)
     main, create = ahead(name, **policy)
     create.env_manager.type = manager
     with pytest.raises(ConfigError, match=message):
-        train((main, create), 1, pipeline=pipeline)
+        train((main, create), 1, pipeline=serial_pipeline if name.endswith('serial') else serial_pipeline_onpolicy)

@@ -11,6 +11,7 @@ from torch import nn
 from ding_common import ConfigError
 from ding_grpo.act.actor import Reading
 from ding_grpo.act.critic import Critic, StepCritic, head_of
+from ding_grpo.config.keys import DEFAULTS
 from ding_grpo.data.batch import Batch
 from ding_grpo.extras.value_loss import ValueLoss
 from ding_grpo.learn.extra_loss import Setting
@@ -81,29 +82,12 @@ def test_rows_on_the_device_are_those_of_a_mini_batch(monkeypatch, learn):
 def test_a_step_has_the_gradient_of_torchtune(case, name, mask, part):
     given = {key: torch.tensor(x, dtype=torch.float64) for key, x in TORCHTUNE['inputs'].items()}
     weight = given[mask] if case['use_masks'] else torch.ones_like(given[mask])
-    batch = make_batch(
-        weight,
-        logp_old=given['pi_old_logprobs'],
-        adv=given['advantages'],
-        value=given['phi_old_values'],
-        return_=given['returns']
-    )
+    of_steps = dict(logp_old='pi_old_logprobs', adv='advantages', value='phi_old_values', return_='returns')
+    batch = make_batch(weight, **{name: given[key] for name, key in of_steps.items()})
     model = Recorded(given['pi_logprobs'].clone(), given['phi_values'].clone())
-    options = case['kwargs']
-    cfg = EasyDict(
-        micro_batch_tokens=None,
-        entropy=dict(weight=0.),
-        grad_clip_value=1e9,
-        target_kl=None,
-        max_ratio=None,
-        max_bad_updates=1,
-        critic=dict(
-            value_weight=options.get('value_coeff', 0.1),
-            value_clip=options.get('value_clip_range', 0.2),
-            gae_lambda=0.95,
-            value_norm=False
-        )
-    )
+    options, cfg = case['kwargs'], EasyDict(copy.deepcopy(DEFAULTS['learn']), grad_clip_value=1e9)
+    cfg.critic.value_weight = options.get('value_coeff', 0.1)
+    cfg.critic.value_clip = options.get('value_clip_range', 0.2)
     loss = LossConfig(reduction='token', beta=0., clip_ratio=options.get('epsilon', 0.1))
     setting = Setting(EasyDict(learn=cfg, collect=dict(discount_factor=1.)), loss, model, model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -153,9 +137,8 @@ class TestTokens:
         assert set(policy.learn_mode.monitor_vars()) >= {'value_loss', 'value_clipfrac', 'explained_variance'}
 
     def test_values_in_units_of_the_returns_deviation(self):
-        plain, normed = policies = [
-            with_critic(trained_head=True, critic=dict(value_norm=n, gae_lambda=0.5)) for n in (False, True)
-        ]
+        policies = [with_critic(trained_head=True, critic=dict(value_norm=n, gae_lambda=0.5)) for n in (False, True)]
+        plain, normed = policies
         critic_of(normed).load_state_dict(critic_of(plain).state_dict())
         batch = Batch.of(sample_groups(plain, reward=lambda group, row: 10. * row - 30. * group))
         first, other = (policy.learning.to_learn(batch) for policy in policies)
@@ -176,14 +159,6 @@ class TestTokens:
     def test_groups_of_one_row(self):
         policy = with_critic(dict(group_size=1), batch_groups=4)
         assert update(policy, [0, 1, 2, 3], reward=None)['optimizer_steps'] == 1
-
-    def test_micro_batches_change_nothing_but_memory(self):
-        found = []
-        for most in (None, 60):
-            policy = with_critic(micro_batch_tokens=most, loss='dapo')
-            update(policy, reward=None)
-            found.append(tensors(policy))
-        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found[0].values(), found[1].values()))
 
     def test_a_model_of_its_own(self):
         config = dict(small('think_answer_grpo')[0].policy.model.config, hidden_size=16)

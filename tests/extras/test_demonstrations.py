@@ -7,7 +7,7 @@ from ding_grpo.data.batch import Batch
 from ding_grpo.rl_utils import supervised_data, supervised_error
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.tasks import Problem, Task
-from tests.policies import ALONE, gradient, sample_groups, token_policy, update, vector, weights
+from tests.policies import ALONE, gradient, sample_groups, token_policy, update, vector
 
 pytestmark = pytest.mark.unittest
 ENV = dict(max_new_tokens=10)
@@ -65,14 +65,6 @@ def test_the_tokens_are_right_answers_of_training_problems():
         assert info['return'] == 1 and info['terminated'] and info['taken'] == len(answer)
         found.add(index)
     assert found == {0, 1, 2, 3}
-
-
-@pytest.mark.parametrize('loss', ['grpo', 'dapo'])
-def test_micro_batches_change_nothing_but_memory(loss):
-    policies = [shown(micro_batch_tokens=most, loss=loss) for most in (None, 60)]
-    for policy in policies:
-        update(policy, reward=lambda group, row: float(row))
-    assert torch.allclose(*map(weights, policies), atol=1e-6)
 
 
 def test_each_step_has_its_own_and_the_same_when_repeated():

@@ -11,7 +11,7 @@ from ding_common import ConfigError
 from ding_grpo.extras.ppo_kl import PPOKLPolicy
 from ding_grpo.rl_utils import kl_estimate
 from tests.policies import vector
-from tests.shipped import load
+from tests.shipped import small
 
 pytestmark = pytest.mark.unittest
 BATCH = 12
@@ -19,14 +19,8 @@ BATCH = 12
 
 def make(cls, action_space='discrete', recompute_adv=True, epoch_per_collect=3, batch_size=5, **learn):
     cfg = EasyDict(copy.deepcopy(cls.config))
-    cfg.model = dict(
-        obs_shape=4,
-        action_shape=2,
-        action_space=action_space,
-        encoder_hidden_size_list=[8, 8],
-        actor_head_hidden_size=8,
-        critic_head_hidden_size=8
-    )
+    sizes = dict(encoder_hidden_size_list=[8, 8], actor_head_hidden_size=8, critic_head_hidden_size=8)
+    cfg.model = dict(sizes, obs_shape=4, action_shape=2, action_space=action_space)
     cfg.update(action_space=action_space, recompute_adv=recompute_adv, multi_gpu=False, bp_update_sync=True)
     cfg.learn.update(epoch_per_collect=epoch_per_collect, batch_size=batch_size, learning_rate=1e-2, **learn)
     torch.manual_seed(0)
@@ -60,9 +54,14 @@ def learn(policy, times=2):
     return vector(policy.learn_mode.state_dict()['model'].values()), metrics
 
 
-@pytest.mark.parametrize('action_space', ['discrete', 'continuous'])
-@pytest.mark.parametrize('recompute_adv', [True, False])
-@pytest.mark.parametrize('value_norm', [True, False])
+@pytest.mark.parametrize(
+    'action_space, recompute_adv, value_norm', [
+        ('discrete', True, True),
+        ('continuous', True, False),
+        ('discrete', False, False),
+        ('continuous', False, True),
+    ]
+)
 def test_without_beta_it_is_di_engines_ppo(action_space, recompute_adv, value_norm):
     options = dict(action_space=action_space, recompute_adv=recompute_adv, value_norm=value_norm)
     expected, theirs = learn(make(PPOPolicy, **options))
@@ -74,8 +73,7 @@ def test_without_beta_it_is_di_engines_ppo(action_space, recompute_adv, value_no
         assert set(mine) - set(their) == {'kl'} and mine['kl'] == 0
 
 
-@pytest.mark.parametrize('action_space', ['discrete', 'continuous'])
-@pytest.mark.parametrize('kl_type', ['k2', 'k3'])
+@pytest.mark.parametrize('action_space, kl_type', [('discrete', 'k2'), ('continuous', 'k3')])
 def test_beta_keeps_the_policy_near_its_start(action_space, kl_type):
     last = {}
     for beta in (1e-6, 10):
@@ -128,19 +126,16 @@ def test_wrong_use(options, message):
 
 def test_on_tokens_through_the_pipeline(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    main, create = load('think_answer_ppo')
-    main.env.collector_env_num = 32
-    main.policy.collect.groups = 320
-    main.policy.learn.update(batch_size=80, kl=dict(beta=0.1, type='k3'))
-    create.policy.type = 'ppo_kl'
-    kls = []
-    update = PPOKLPolicy._update
+    learn = dict(batch_size=16, learning_rate=3e-3, kl=dict(beta=0.1, type='k3'))
+    main, create = small('think_answer_ppo', policy=dict(collect=dict(n_sample=64), learn=learn))
+    create.policy.type, main.env.collector_env_num = 'ppo_kl', 8
+    kls, learn = [], PPOKLPolicy._forward_learn
 
-    def note(self, batch):
-        metrics = update(self, batch)
-        kls.append(metrics['kl'])
+    def note(self, data):
+        metrics = learn(self, data)
+        kls.extend(each['kl'] for each in metrics)
         return metrics
 
-    monkeypatch.setattr(PPOKLPolicy, '_update', note)
+    monkeypatch.setattr(PPOKLPolicy, '_forward_learn', note)
     serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
     assert len(kls) >= 4 and kls[0] == pytest.approx(0, abs=1e-5) and kls[-1] > 1e-5

@@ -117,16 +117,17 @@ class TestBeside:
             assert metrics['policy_loss'] == plain['policy_loss']
         assert found[0.5]['teacher_loss'] == found[2.]['teacher_loss'] > 0
 
-    @pytest.mark.parametrize('loss', ['dapo', 'kl_cov'])
+    @pytest.mark.parametrize('loss', ['grpo', 'dapo', 'clip_cov'])
     def test_micro_batches_change_nothing_but_memory(self, folder, loss):
-        policies = [taught(folder, micro_batch_tokens=most, loss=loss, advantage='outcome') for most in (None, 60)]
-        for policy in policies:
-            update(policy, reward=by_row)
-        assert torch.allclose(*map(weights, policies), atol=1e-6)
-
-    def test_a_critic(self, folder):
-        metrics = update(taught(folder, advantage='gae'), reward=None)
-        assert metrics['value_loss'] >= 0 and metrics['teacher_kl'] > 0
+        """Of a teacher, a critic and demonstrations together."""
+        found = []
+        for most in (None, 60):
+            learn = dict(loss=loss, advantage='gae', demonstrations=dict(share=1.))
+            policy = taught(folder, micro_batch_tokens=most, **learn)
+            metrics = update(policy, reward=by_row)
+            assert min(metrics[name] for name in ('teacher_kl', 'value_loss', 'demonstration_nll')) > 0
+            found.append(torch.cat([weights(policy), vector(policy.terms['critic'].critic.parameters())]))
+        assert torch.allclose(*found, atol=1e-6)
 
     def test_adapters(self, folder):
         pytest.importorskip('peft')

@@ -3,7 +3,6 @@ import copy
 import os
 
 import pytest
-import torch
 from ding.config import compile_config
 from ding.envs import BaseEnvManager, BaseEnvManagerV2, get_vec_env_setting
 from ding.framework import ding_init, task
@@ -15,7 +14,7 @@ from ding.utils import set_pkg_seed
 from ding_common import ConfigError
 from ding_grpo.framework import Weights, Workers, group_collector, group_trainer
 from ding_grpo.policy import GRPOPolicy
-from tests.policies import step_policy
+from tests.policies import change, step_policy
 from tests.runs import train
 from tests.same import same
 from tests.shipped import small
@@ -56,9 +55,13 @@ def test_the_weights_are_those_of_the_pipeline_and_the_files_those_of_ding(cfg):
     assert os.path.exists(f'task/ckpt/iteration_{UPDATES}.pth.tar')
 
 
+def made():
+    return step_policy(dict(type='vac', obs_shape=3, action_shape=2, action_space='discrete'))
+
+
 @pytest.fixture
 def policy():
-    return step_policy(dict(type='vac', obs_shape=3, action_shape=2, action_space='discrete'))
+    return made()
 
 
 class Learner:
@@ -98,17 +101,13 @@ def test_groups_that_are_too_old_are_dropped_and_counted(cfg, policy):
 
 @pytest.mark.unittest
 def test_weights_arrive_with_their_age(policy):
-    other = step_policy(dict(type='vac', obs_shape=3, action_shape=2, action_space='discrete'))
-    with torch.no_grad():
-        for p in other._model.parameters():
-            p.add_(1)
+    other = made()
+    change(other._model, 2)
     other._learning.updates, other._learning.updater.optimizer_steps = 5, 20
     sent = Weights(other).state_dict()
-    with torch.no_grad():
-        next(other._model.parameters()).add_(1)  # the next update, while a thread sends
+    change(other._model, 2)  # the next update, while a thread sends
     Weights(policy).load_state_dict(sent)
-    with torch.no_grad():
-        next(policy._model.parameters()).add_(1)
+    change(policy._model, 2)
     same(policy._model.state_dict(), other._model.state_dict())
     assert policy.age == (5, 20)
 

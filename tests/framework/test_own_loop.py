@@ -18,7 +18,7 @@ CONTINUOUS = dict(VAC, action_space='continuous')
 @pytest.mark.unittest
 class TestOwnKeys:
 
-    def logps(self, policy, episodes):
+    def actions(self, policy, episodes):
         """Of two steps of each episode in environments 0 and 1."""
         found, obs = [], {0: np.ones(3, np.float32), 1: np.ones(3, np.float32)}
         for _ in range(episodes):
@@ -28,18 +28,13 @@ class TestOwnKeys:
             policy.collect_mode.reset([0, 1])
         return found
 
-    def test_the_same_seed_gives_the_same_actions(self):
-        found = self.logps(step_policy(CONTINUOUS | dict(action_shape=1)), 3)
-        assert found == self.logps(step_policy(CONTINUOUS | dict(action_shape=1)), 3)
-        assert len(set(found)) == len(found)
-
-    def test_a_resumed_loop_draws_what_an_uninterrupted_one_draws(self):
-        model = CONTINUOUS | dict(action_shape=1)
-        first, second = step_policy(model), step_policy(model)
-        self.logps(first, 2)
-        for policy in (first, second):
+    def test_the_same_seed_gives_the_same_actions_also_in_a_resumed_loop(self):
+        first, second, resumed = (step_policy(CONTINUOUS | dict(action_shape=1)) for _ in range(3))
+        found = self.actions(first, 3)
+        assert found == self.actions(second, 3) and len(set(found)) == len(found)
+        for policy in (first, resumed):
             policy._learning.updater.optimizer_steps = 3
-        assert self.logps(first, 2) == self.logps(second, 2)
+        assert self.actions(first, 2) == self.actions(resumed, 2)
 
     def test_extra_rows_need_the_collector(self):
         policy = token_policy(collect=dict(extra_rows=1))

@@ -1,4 +1,6 @@
 """Every cause at its threshold: a history just beyond it, and one just before it."""
+import re
+
 import pytest
 import torch
 
@@ -42,26 +44,10 @@ def ended(cut_at_bar):
     return found
 
 
-def causes_of(found, **setting):
-    return [name for name, find in CAUSES.items() if find(found, Setting(**setting)) is not None]
-
-
-EQUAL = dict(low=0.0, high=0.0, mean=0.0, std=0.0, equal=4)
-PAID = dict(EQUAL, low=2.0, high=2.0, mean=2.0)
-FORMAT = dict(answer=[0., 0., 0.], format=[0., 0.5, 0.46])
-LEARNING = dict(answer=[0., 0., 0.], format=[0., 0.5, 0.44])
-NEVER = dict(a=[0., 0., 0.])
-CUT = dict(cut=150, rows=150)
-
-
 def gone(entropy, mean=0.4):
     """The entropy was 3 nats at first, and the mean reward 0.4."""
     first = dict(metrics=dict(entropy=3.0), samples=SAMPLES)
     return history(6, dict(mean=mean), metrics=dict(entropy=entropy), first=first)
-
-
-def test_a_healthy_history_has_no_cause():
-    assert causes_of(history()) == [] and causes_of(history(30)) == []
 
 
 def parts(parts, rows=200):
@@ -73,10 +59,24 @@ def cut(updates):
     return history(updates, CUT, first=dict(samples=dict(cut=0)))
 
 
+def causes_of(found, **setting):
+    return [name for name, find in CAUSES.items() if find(found, Setting(**setting)) is not None]
+
+
+EQUAL = dict(low=0.0, high=0.0, mean=0.0, std=0.0, equal=4)
+PAID = dict(EQUAL, low=2.0, high=2.0, mean=2.0)
+FORMAT = dict(answer=[0., 0., 0.], format=[0., 0.5, 0.46])
+LEARNING = dict(answer=[0., 0., 0.], format=[0., 0.5, 0.44])
+NEVER = dict(a=[0., 0., 0.])
+CUT = dict(cut=150, rows=150)
 HALF = dict(exact=False)
 BOTH = dict(reward_weights=dict(answer=1., format=1.))
 ONE = dict(reward_weights=dict(a=1.))
 REPORTED = dict(return_part='solved', reward_weights=dict(solved=0., format=1., tidy=0.))
+
+
+def test_a_healthy_history_has_no_cause():
+    assert causes_of(history()) == [] and causes_of(history(30)) == []
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,7 @@ def test_beyond_and_before_a_threshold(cause, setting, beyond, before):
     assert not any(cause in causes_of(found, **setting) for found in before)
 
 
-class TestSolved:
-    """What a solved task shows is no cause."""
+class TestCopies:
 
     @pytest.mark.parametrize(
         'updates, mean, entropy, found, told', [
@@ -179,18 +178,17 @@ class TestSolved:
 
 @pytest.mark.parametrize(
     'find, found, setting, said', [
-        (causes.cut, history(20, CUT), dict(turns=3), ['env.max_turns']),
-        (causes.no_success, history(5, dict(EQUAL, low=-500., high=-500.)), dict(tokens=False), ['-500']),
-        (causes.step_small, history(look=dict(moved=0.)), {}, ['policy.learn.learning_rate = 0.001']),
-        (causes.step_large, history(look=dict(outside=1.)), {}, ['policy.learn.learning_rate = 0.001']),
-        (causes.apart, history(look=dict(surprise=25.)), {}, ['less probable', 'a higher temperature']),
-        (causes.apart, history(look=dict(surprise=-25.)), {}, ['more probable', 'a lower temperature']),
-        (causes.one_part, history(1), REPORTED, ["'solved'"]),
+        (causes.cut, history(20, CUT), dict(turns=3), 'env.max_turns'),
+        (causes.no_success, history(5, dict(EQUAL, low=-500., high=-500.)), dict(tokens=False), '-500'),
+        (causes.step_small, history(look=dict(moved=0.)), {}, 'policy.learn.learning_rate = 0.001'),
+        (causes.step_large, history(look=dict(outside=1.)), {}, 'policy.learn.learning_rate = 0.001'),
+        (causes.apart, history(look=dict(surprise=25.)), {}, 'less probable .* a higher temperature'),
+        (causes.apart, history(look=dict(surprise=-25.)), {}, 'more probable .* a lower temperature'),
+        (causes.one_part, history(1), REPORTED, "'solved'"),
     ]
 )
 def test_a_message_says_what_to_change(find, found, setting, said):
-    message = find(found, Setting(**setting))['message']
-    assert all(text in message for text in said)
+    assert re.search(said, find(found, Setting(**setting))['message'])
 
 
 def test_a_changed_reference_is_a_drift_unless_it_was_renewed():
@@ -229,30 +227,29 @@ def probes(demonstration, junk, empty=0.0, problem=0, ended=True):
     ]
 
 
-class TestOfProbes:
+@pytest.mark.parametrize(
+    'rows, cause',
+    [
+        (probes(1., 0.), None),
+        (probes(1., 0.9), None),
+        (probes(1., 1.), 'junk_pays'),
+        (probes(0.5, 1.), 'junk_pays'),
+        (probes(0., 0., -1.), 'wrong_key'),
+        (probes(0., 0.), 'no_success'),
+        (probes(1., 1., 1.), 'always_paid'),
+        (probes(1., 0., ended=False), 'no_end'),
+        (probes(None, 0.), None),
+        ([], None),
+        # half of the problems are not most of them
+        (probes(1., 1.) + probes(1., 0., problem=1), None),
+        (probes(1., 1.) + probes(1., 0., problem=1) + probes(1., 1., problem=2), 'junk_pays'),
+    ]
+)  # yapf: disable
+def test_what_the_scorer_pays_more_for(rows, cause):
+    found = of_probes(rows)
+    assert (None if found is None else found[0]) == cause
 
-    @pytest.mark.parametrize(
-        'rows, cause',
-        [
-            (probes(1., 0.), None),
-            (probes(1., 0.9), None),
-            (probes(1., 1.), 'junk_pays'),
-            (probes(0.5, 1.), 'junk_pays'),
-            (probes(0., 0., -1.), 'wrong_key'),
-            (probes(0., 0.), 'no_success'),
-            (probes(1., 1., 1.), 'always_paid'),
-            (probes(1., 0., ended=False), 'no_end'),
-            (probes(None, 0.), None),
-            ([], None),
-            # half of the problems are not most of them
-            (probes(1., 1.) + probes(1., 0., problem=1), None),
-            (probes(1., 1.) + probes(1., 0., problem=1) + probes(1., 1., problem=2), 'junk_pays'),
-        ]
-    )  # yapf: disable
-    def test_what_is_worth_more(self, rows, cause):
-        found = of_probes(rows)
-        assert (None if found is None else found[0]) == cause
 
-    def test_the_text_that_pays_is_shown(self):
-        _, found = of_probes(probes(0.5, 1.))
-        assert (found['demonstration'], found['other']) == (0.5, 1.) and "'junk'" in found['message']
+def test_the_text_that_pays_is_shown():
+    _, found = of_probes(probes(0.5, 1.))
+    assert (found['demonstration'], found['other']) == (0.5, 1.) and "'junk'" in found['message']

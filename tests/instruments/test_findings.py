@@ -57,19 +57,11 @@ def test_not_again_in_a_resumed_run_whose_findings_are_in_its_file():
     assert findings() == [dict(FOUND, update=5)]
 
 
-@pytest.mark.parametrize(
-    'fields, rows, line',
-    [
-        ({}, ['None. The known causes'], 'none'),
-        # a bar or a line break would tear the table
-        (dict(found=[FOUND], probes=[PROBE]), ['| 3 | `cut` | a \\| b c |', '| 0 | junk: x\\|y | 1 | - |'], 'cut'),
-    ],
-    ids=['none', 'one']
-)
-def test_a_page_without_findings_and_with(capsys, fields, rows, line):
-    text = Engine(**fields).page()
-    assert all(row in text for row in rows)
-    assert capsys.readouterr().out == f'findings: {line} (run/findings.md)\n'
+def test_a_page_without_findings_and_with(capsys):
+    assert 'None. The known causes' in Engine().page()
+    text = Engine(found=[FOUND], probes=[PROBE]).page()  # a bar or a line break would tear the table
+    assert '| 3 | `cut` | a \\| b c |' in text and '| 0 | junk: x\\|y | 1 | - |' in text
+    assert capsys.readouterr().out == 'findings: none (run/findings.md)\nfindings: cut (run/findings.md)\n'
 
 
 @pytest.mark.parametrize(

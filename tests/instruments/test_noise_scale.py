@@ -45,17 +45,11 @@ class TestByHand:
 
 class TestInWeights:
 
-    @pytest.mark.parametrize('learn', [dict(), dict(micro_batch_tokens=12), dict(loss='dapo', adv_method='no_std')])
+    @pytest.mark.parametrize('learn', [dict(), dict(micro_batch_tokens=30), dict(loss='dapo', adv_method='no_std')])
     def test_is_that_of_the_gradients_of_each_half(self, learn):
         """A step on the rows of half a group alone, the others without a reward, gives the half's gradient."""
-        still = dict(
-            learning_rate=1e-12,
-            grad_clip_value=1e9,
-            instruments=dict(noise_every=1),
-            batch_groups=3,
-            entropy=dict(weight=0.0)
-        )
-        policy = token_policy(collect=dict(groups=3), **still, **learn)
+        still = dict(learning_rate=1e-12, grad_clip_value=1e9, batch_groups=3, entropy=dict(weight=0.0))
+        policy = token_policy(collect=dict(groups=3), instruments=dict(noise_every=1), **still, **learn)
         data, adv = sample_groups(policy, [0, 1, 2], reward=reward), policy.advantage.of
         found = parts(policy.learn_mode.forward(data), 'weights')
 

@@ -7,7 +7,6 @@ import torch
 
 from ding_grpo.instruments.shadow import compare, shares
 from ding_grpo.rl_utils import LOSS_PRESETS
-from tests.cases import long
 from tests.policies import (
     CONTINUOUS, DISCRETE, PRESET, gradient, reward, sample_groups, sample_steps, step_policy, token_policy, update,
     weights
@@ -66,42 +65,33 @@ class TestEqualsARunWithThatLoss:
         """Otherwise every preset would have the run's clipping range and advantages, and all would be alike."""
         plain = shadow_of(gradients(instruments=dict(shadow=['grpo', 'gspo']))[0], 'grpo')
         assert plain['cosine'] == pytest.approx(1, abs=1e-9)
-        individual = dict(
-            ratio='sequence', adv_method='rloo', surrogate_options=dict(dual_clip=2.0), clip=dict(ratio=3e-4)
-        )
-        found = shadow_of(gradients(instruments=dict(shadow=['grpo']), **individual)[0], 'grpo')
+        individual = dict(ratio='sequence', adv_method='rloo', clip=dict(ratio=3e-4))
+        individual.update(surrogate_options=dict(dual_clip=2.0), instruments=dict(shadow=['grpo']))
+        found = shadow_of(gradients(**individual)[0], 'grpo')
         assert found['norm'] == pytest.approx(plain['norm'], rel=1e-5) and found['cosine'] < 0.9
 
-    @pytest.mark.parametrize(
-        'learn', [dict(entropy=dict(top_share=0.5)),
-                  dict(mask_truncated=True),
-                  dict(drop_equal_groups=True)]
-    )
+    @pytest.mark.parametrize('learn', [dict(entropy=dict(top_share=0.5)), dict(mask_truncated=True)])
     def test_learns_from_the_same_tokens(self, learn):
         metrics, *_ = gradients(instruments=dict(shadow=['grpo', 'dapo']), **learn)
         assert shadow_of(metrics, 'grpo')['cosine'] == pytest.approx(1, abs=1e-9)
         assert shadow_of(metrics, 'grpo')['norm'] == pytest.approx(shadow_of(metrics, 'in_use')['norm'])
 
-    def test_a_wrong_coefficient_is_seen(self, monkeypatch):
+    @pytest.mark.parametrize('wrong', [dict(clip_ratio=0.1), dict(reduction='token'), dict(adv_method='no_std')])
+    def test_a_wrong_coefficient_is_seen(self, monkeypatch, wrong):
         """The mutations that this instrument exists for: a coefficient of the shadow differs from the loss in use."""
-        cosines, preset = [], LOSS_PRESETS['grpo']
-        for wrong in (dict(), dict(clip_ratio=0.1), dict(reduction='token'), dict(adv_method='no_std')):
-            monkeypatch.setitem(LOSS_PRESETS, 'cispo', replace(preset, **wrong))
-            cosines.append(shadow_of(gradients(instruments=dict(shadow=['cispo']))[0], 'cispo')['cosine'])
-        assert cosines[0] == pytest.approx(1, abs=1e-9) and max(cosines[1:]) < 0.9999
+        monkeypatch.setitem(LOSS_PRESETS, 'cispo', replace(LOSS_PRESETS['grpo'], **wrong))
+        assert shadow_of(gradients(instruments=dict(shadow=['cispo']))[0], 'cispo')['cosine'] < 0.9999
 
 
 @pytest.mark.parametrize(
-    'learn', [
-        dict(),
-        long(dict(loss='clip_cov', adv_method='no_std')),
-        dict(micro_batch_tokens=30, loss='clip_cov'),
-        dict(advantage='gae', adv_method=None),
+    'shadow, learn', [
+        (['grpo', 'gspo', 'kl_cov'], dict(micro_batch_tokens=30, loss='clip_cov')),
+        ('all', dict(advantage='gae', adv_method=None)),
     ]
 )
-def test_nothing_is_changed_bit_for_bit(learn):
+def test_nothing_is_changed_bit_for_bit(shadow, learn):
     learn = dict(dict(learning_rate=1e-2, epoch_per_collect=2, batch_groups=1, kl=dict(beta=0.1)), **learn)
-    policies = [token_policy(instruments=i, **learn) for i in ({}, dict(shadow='all', shadow_every=2))]
+    policies = [token_policy(instruments=i, **learn) for i in ({}, dict(shadow=shadow, shadow_every=2))]
     metrics = [[update(policy) for _ in range(3)] for policy in policies]
     due = [['weights_norm' in shadow_of(m, 'in_use') for m in found] for found in metrics]
     assert due == [[False] * 3, [True, False, True]] and torch.equal(*map(weights, policies))

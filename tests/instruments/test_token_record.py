@@ -1,6 +1,4 @@
 """The record of every token of an update: what it says, and that it changes nothing."""
-import json
-
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models
@@ -17,8 +15,8 @@ pytestmark = pytest.mark.unittest
 def test_a_record_changes_no_weight():
     policies = [token_policy(instruments=dict(tokens_every=freq)) for freq in (None, 1)]
     for policy in policies:
-        for _ in range(2):
-            update(policy)
+        update(policy)
+        update(policy)
     assert torch.equal(*map(weights, policies))
 
 
@@ -100,11 +98,3 @@ def test_tokens_of_the_environment_are_not_own_and_have_advantage_0():
 def test_actions_that_are_not_tokens(action, text):
     record, = record_of(torch.tensor(action), torch.ones(1, 2))
     assert record['prompt'] is None and record['rows'][0]['text'] == text
-
-
-def test_numbers_keep_every_bit_in_json():
-    torch.manual_seed(0)
-    logp = torch.cat([torch.randn(200), torch.tensor([1e-38, 3.4e38, 0.1, 1 / 3])])[None]
-    record, = record_of(torch.zeros_like(logp).long(), torch.ones_like(logp), logp_old=logp)
-    read = json.loads(json.dumps(record))['rows'][0]['logp_old']
-    assert torch.equal(torch.tensor(read), logp[0])

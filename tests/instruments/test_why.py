@@ -76,18 +76,11 @@ class TestCheck:
         monkeypatch.chdir(tmp_path)
 
         def checked(configs, *options):
-            options = [*options, '-c', write(tmp_path / 'c.py', configs)] if configs else options
             with pytest.raises(SystemExit) as ended:
-                command(['--check', *options])
+                command(['--check', *options, '-c', write(tmp_path / 'c.py', configs)])
             return ended.value.code, capsys.readouterr().out
 
         return checked
-
-    def test_is_in_the_help(self, run, capsys):
-        assert 'Usage: python -m ding_grpo --check [OPTIONS]' in run(None, '--help')[1]
-        with pytest.raises(SystemExit):
-            command(['--help'])
-        assert '  --check  ' in capsys.readouterr().out
 
     def test_leaves_nothing(self, run):
         code, out = run(small('think_answer_grpo'), '-m', 'serial_onpolicy', '-s', '0')
@@ -134,12 +127,12 @@ class TestBroken:
         assert {name: of_run[0]['cause'] for name, of_run in found.items() if of_run} == \
             {name: run.cause for name, run in broken.BROKEN.items()}
 
-    @pytest.mark.parametrize('cause', ['no_success', 'always_paid', 'no_end'])
-    def test_in_the_run_where_no_demonstration_tells_before_it(self, broken, monkeypatch, cause):
+    def test_in_the_run_where_no_demonstration_tells_before_it(self, broken, monkeypatch):
         monkeypatch.setattr(GroupCollector, 'probe', lambda self, problems: [])
-        run, = (run for run in broken.BROKEN.values() if run.cause == cause)
-        found = broken.findings_of(run, 'run', updates=6)
-        assert [(f['cause'], f['update']) for f in found] == [(cause, 5)]
+        for cause in ('no_success', 'always_paid', 'no_end'):
+            run, = (run for run in broken.BROKEN.values() if run.cause == cause)
+            found = broken.findings_of(run, cause, updates=6)
+            assert [(f['cause'], f['update']) for f in found] == [(cause, 5)]
 
     def test_whole_ones_have_no_cause(self, broken):
         assert [broken.findings_of(broken.Broken(''), f'run{seed}', seed) for seed in range(3)] == [[]] * 3
