@@ -8,9 +8,9 @@ from transformers import LlamaForCausalLM, LlamaForSequenceClassification
 
 from ding_common import ConfigError, read_json_lines
 from dizoo_llm.models.reward_model import RewardModel
-from dizoo_llm.tasks import Problem, ThinkAnswerTask
+from dizoo_llm.tasks import Problem
 from dizoo_llm.train_reward_model import main, read_pairs, train
-from tests.dizoo_llm.helper import problems, write
+from tests.dizoo_llm.helper import write
 from tests.dizoo_llm.models.test_reward_model import save_model
 from tests.processes import ROOT
 
@@ -28,17 +28,6 @@ def config(folder, model=MODEL, **changes):
 
 @pytest.mark.unittest
 class TestPairs:
-
-    def test_those_of_think_answer(self):
-        task, pairs = ThinkAnswerTask(), read_pairs(PAIRS, 50)
-        of = {problem.prompt: problem for problem in problems(task)}
-        for pair in pairs:
-            better, worse = (
-                sum(task.weights[name] * x for name, x in task.score(of[pair.prompt], text).items())
-                for text in (pair.chosen, pair.rejected)
-            )
-            assert better > worse
-        assert pairs == read_pairs(PAIRS, 50) and len(set(pairs)) == 50
 
     def test_of_a_file(self, tmp_path):
         rows = [dict(prompt='1 2', chosen=str(i), rejected='0', source='x') for i in range(3)]

@@ -28,9 +28,8 @@ def check(request):
 class TestAnswers:
 
     @pytest.mark.parametrize('answer_in', list(EXTRACTORS))
-    @pytest.mark.parametrize('completion', TRICKS, ids=lambda t: repr(t[:12]))
-    def test_tricks_earn_nothing(self, completion, answer_in, check):
-        assert score(completion, '42', answer_in, check) == 0
+    def test_tricks_earn_nothing(self, answer_in, check):
+        assert [text for text in TRICKS if score(text, '42', answer_in, check) != 0] == []
 
     @pytest.mark.parametrize(
         'completion, answer_in', [

@@ -1,5 +1,5 @@
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -26,20 +26,6 @@ class TestReasoningGym:
         assert [first.problem(i) for i in (7, 3)] == [second.problem(i) for i in (7, 3)]
         assert [first.problem(i).text for i in range(20)] != [other.problem(i).text for i in range(20)]
 
-    @pytest.mark.parametrize(
-        'cfg',
-        [
-            SPELL,
-            dict(SPELL, name='chain_sum', config=dict(max_terms=2, max_digits=1), eval_size=30),  # a small stock
-            dict(TWO, eval_size=100),
-        ],
-        ids=str
-    )
-    def test_no_text_of_evaluation_is_in_training(self, cfg):
-        trained, held_out = sides(create_task(dict(cfg, size=3000)), lambda problem: problem.text)
-        assert len(trained) == 3000
-        assert len(set(held_out)) == len(held_out) >= 30 and not set(held_out) & set(trained)
-
     def test_threads_do_not_change_a_generator_at_once(self, monkeypatch):
         """Generators such as tsumego keep the state of a problem, and all environments of a process share them."""
 
@@ -62,10 +48,8 @@ class TestReasoningGym:
         dataset = Dataset()
         monkeypatch.setattr('reasoning_gym.create_dataset', lambda *args, **options: dataset)
         task = create_task(dict(SPELL, seed=777))  # a seed of no other test: generators are created once
-        threads = [threading.Thread(target=task.problem, args=(i, )) for i in range(20)]
-        for step in (threading.Thread.start, threading.Thread.join):
-            for thread in threads:
-                step(thread)
+        with ThreadPoolExecutor(20) as threads:
+            list(threads.map(task.problem, range(20)))
         assert dataset.together == 1
 
     def test_worked_examples_are_of_the_same_generator_and_nowhere_else(self):
@@ -96,12 +80,6 @@ class TestReasoningGym:
             scored = task.checked_score(problem, form.format(problem.answer))
             assert scored['right'] == (form == '{}') and scored['score'] <= 1
 
-    def test_answer_inside_a_tag(self):
-        task = create_task(dict(SPELL, answer_in='answer_tag'))
-        problem = task.problem(0)
-        assert task.checked_score(problem, f'hm <answer>{problem.answer}</answer>') == dict(score=1, right=1)
-        assert task.checked_score(problem, problem.answer) == dict(score=0, right=0)
-
 
 @pytest.mark.unittest
 class TestScorers:
@@ -128,8 +106,9 @@ class TestScorers:
         }
         assert len(refused) < 20
 
-    @pytest.mark.parametrize('name', ['spell_backward', 'chain_sum', 'letter_counting', 'prime_factorization'])
-    @pytest.mark.parametrize('answer_in', ['whole', 'answer_tag', 'boxed', '####'])
+    @pytest.mark.parametrize(
+        'name, answer_in', [('spell_backward', 'whole'), ('chain_sum', 'boxed'), ('prime_factorization', '####')]
+    )
     def test_a_demonstration_is_right_and_junk_costs_no_row(self, name, answer_in):
         task = make(name, answer_in=answer_in)
         for problem in problems(task.evaluation()):
