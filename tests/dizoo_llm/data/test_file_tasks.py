@@ -1,5 +1,3 @@
-import csv
-import json
 from decimal import Decimal
 
 import numpy as np
@@ -33,28 +31,10 @@ class TestFile:
         asked = create_task(dict(gsm8k, template='Q: {prompt}\nA:'))
         assert asked.problem(3).prompt == f"Q: {GSM8K[3]['question']}\nA:"
 
-    @pytest.mark.parametrize('ending', ['json', 'csv', 'parquet'])
-    def test_other_files_hold_the_same(self, gsm8k, tmp_path, ending):
-        path = tmp_path / f'train.{ending}'
-        if ending == 'json':
-            path.write_text(json.dumps(GSM8K))
-        elif ending == 'csv':
-            with open(path, 'w', newline='') as f:
-                writer = csv.writer(f)
-                writer.writerows([GSM8K[0], *(row.values() for row in GSM8K)])
-        else:
-            pa = pytest.importorskip('pyarrow')
-            from pyarrow import parquet
-            parquet.write_table(pa.Table.from_pylist(GSM8K), path)
-        assert problems(create_task(dict(gsm8k, path=str(path)))) == problems(create_task(gsm8k))
-
     @pytest.mark.parametrize(
         'kind, values, written', [
-            ('float64', [42., -0., .1, 1e-7, 1e16, 2.5], ['42', '0', '0.1', '0.0000001', '10000000000000000', '2.5']),
             ('float32', [42.0, 0.1, 3.3], ['42', '0.1', '3.3']),
-            ('int64', [42, -7], ['42', '-7']),
             ('decimal128', [Decimal(n) for n in ('42.00', '100.00', '2.50', '0.05')], ['42', '100', '2.5', '0.05']),
-            ('bool_', [True, False], ['True', 'False']),
             ('string', ['42.0', '007'], ['42.0', '007']),
         ]
     )
@@ -119,8 +99,9 @@ BATCH = (
     "    return [{}(c == str(p['answer'])) if c else KeyError('empty') for p, c in zip(problems, completions)]\n"
 )
 ANSWERS = [
-    (42.0, '42'), (np.float32(0.1), '0.1'), (np.int64(7), '7'), (np.float64(1e3), '1000'), (1e300, '1e+300'),
-    (Decimal('1E+3'), '1000'), (True, 'True'), ('42.0', '42.0'), ([4.0], ''), (None, ''), (10 ** 30, str(10 ** 30))
+    (42.0, '42'), (-0., '0'), (1e-7, '0.0000001'), (1e16, '10000000000000000'), (1e300, '1e+300'), (True, 'True'),
+    (np.float32(0.1), '0.1'), (np.int64(7), '7'), (np.float64(1e3), '1000'), (Decimal('1E+3'), '1000'),
+    ('42.0', '42.0'), ([4.0], ''), (None, ''), (10 ** 30, str(10 ** 30))
 ]
 
 
@@ -209,8 +190,8 @@ WRONG = [
 @pytest.mark.unittest
 class TestSignature:
 
-    def task(self, folder, scorer):
-        return python_task(folder, f'def problems():\n    return {ROWS!r}\n\n\n{scorer}\n')
+    def task(self, folder, scorer, rows=ROWS):
+        return python_task(folder, f'def problems():\n    return {rows!r}\n\n\n{scorer}\n')
 
     @pytest.mark.parametrize('scorer', [*RIGHT, *BATCHES])
     def test_each_parameter_gets_what_it_names(self, tmp_path, scorer):
@@ -229,8 +210,9 @@ class TestSignature:
 
     @pytest.mark.parametrize('scorer', ['score(completion, hint)', 'score_batch(completions, hints)'])
     def test_a_key_that_a_problem_lacks(self, tmp_path, scorer):
-        with pytest.raises(ConfigError, match="problem 1 has no key 'hint'. Add it, or give the parameter a default"):
-            self.task(tmp_path, f'def {scorer}: return 1')
+        for lacking, rows in enumerate((ROWS[::-1], ROWS)):
+            with pytest.raises(ConfigError, match=f"problem {lacking} has no key 'hint'. Add it, or give"):
+                self.task(tmp_path, f'def {scorer}: return 1', rows)
 
     @pytest.mark.parametrize('method', ['score', 'score_batch'])
     def test_a_class_whose_parameters_are_swapped(self, method):

@@ -35,9 +35,10 @@ class TestSources:
 
     def test_files_a_pattern_and_a_list_of_rows(self, folder):
         write(folder / 'a1.jsonl', ROWS[:2])
-        assert len(create_task(dict(type='file', path='a*.js*'))) == 2
-        (folder / 'a2.json').write_text(json.dumps(ROWS[2:]))
-        for source in (['a1.jsonl', 'a2.json'], 'a*.js*', ROWS):
+        assert len(create_task(dict(type='file', path='a*'))) == 2
+        (folder / 'a2.json').write_text(json.dumps(ROWS[2:4]))
+        (folder / 'a3.csv').write_text('question,answer\n4 + 1?,5\n5 + 1?,6\n')
+        for source in (['a1.jsonl', 'a2.json', 'a3.csv'], 'a*', ROWS):
             assert texts(create_task(dict(type='file', path=source))) == EXPECTED
 
     def test_a_place_in_one_of_several_files(self, folder):

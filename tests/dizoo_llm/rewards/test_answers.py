@@ -51,7 +51,7 @@ class TestAnswers:
             ('<answer>41</answer><answer>42</answer>', 'answer_tag'),
             ('<answer>41<answer>42</answer></answer><answer>41</answer>', 'answer_tag'),
             (r'\boxed{41} or \boxed{42}', 'boxed'),
-            ('#### 41 #### 42', '####'),
+            ('#### 42 #### 41', '####'),
             ('#### 42 or 43', '####'),
         ]
     )

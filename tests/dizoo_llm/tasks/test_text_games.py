@@ -189,9 +189,6 @@ class TestTextArena:
             secrets.add(middle)
         assert len(secrets) > 3
 
-    def test_brackets_are_added(self):
-        assert dialogue(arena(), 0, '2')[0].text.startswith('The target number is')
-
     def test_the_second_invalid_move_ends_the_game(self):
         first, second = dialogue(arena(), 0, 'none', 'none')
         assert 'invalid move' in first.text and first.parts == dict(reward=0.0, invalid=1.0) and not first.done
