@@ -52,7 +52,7 @@ def make_rewards(given: Any, keys: Keys, where: str, known: Dict[str, Reward]) -
     Arguments:
         - given (:obj:`Any`): See ``entries_of``. An entry is a function, ``'module:function'``, \
             ``'file.py:function'``, or one of ``NAMED`` and ``known``. Without a name, its part has the function's.
-        - keys (:obj:`Keys`): Columns of the data, see ``keys_of``.
+        - keys (:obj:`Keys`): Columns of the data.
         - where (:obj:`str`): Beginning of messages.
         - known (:obj:`Dict[str, Reward]`): Further ones by name.
     Raises:
