@@ -73,7 +73,7 @@ def _by_position(
     missing = [p.name for p in required if p.name not in {*key_of, *PROBLEM, *COMPLETION}]
     if not missing and (others or any(p.name in COMPLETION for p in named)):
         return []
-    if len(required) == 2 and required == named[:2] and not any(p.kind is p.KEYWORD_ONLY for p in required):
+    if len(required) == 2 and not any(p.kind is p.KEYWORD_ONLY for p in required):
         if required[0].name not in {*key_of, *COMPLETION} and required[1].name not in {*key_of, *PROBLEM}:
             return required
     told = f"nothing is known to give to {', '.join(map(repr, missing))}" if missing else 'none gets the completion'
