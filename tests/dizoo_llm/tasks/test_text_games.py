@@ -11,6 +11,7 @@ from ding_common import ConfigError, TaskError
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.tasks import GymTextTask, Turn, create_task
 from dizoo_llm.tasks.faces import Blackjack, Lake, Taxi
+from dizoo_llm.tasks.textarena import _own_numbers
 from tests.dizoo_llm.helper import problems, sides
 
 DESC = ['SSSS', 'SHSH', 'SSSH', 'HSSG']
@@ -196,17 +197,14 @@ class TestTextArena:
 
     def test_each_episode_draws_its_own_numbers_and_leaves_python_s(self):
         random.seed(5)
-        before = random.getstate()
+        before, numbers, wanted = random.getstate(), random.Random(3), random.Random(3)
         game, moves = arena('2048-v0'), ['up', 'left', 'down', 'right'] * 5
         alone, same, other = (dialogue(game, 0, *moves, seed=seed) for seed in (1, 1, 2))
         assert alone == same != other  # the rows of a group are equal
-        problem = game.problem(0)
-        states = [game.checked_begin(problem, seed) for seed in (1, 2)]
-        among = [
-            [game.checked_respond(problem, state, Turn(move, i, cut=False)) for state in states][0]
-            for i, move in enumerate(moves[:len(alone)])
-        ]
-        assert among == alone and random.getstate() == before
+        for _ in range(2):  # each turn goes on with them
+            with _own_numbers(numbers):
+                assert random.random() == wanted.random()
+        assert random.getstate() == before
 
     def test_held_out_games_are_others(self):
         game = arena(games=5, eval_size=3)

@@ -183,7 +183,7 @@ class TestTemplates:
         end = env.tokenizer.convert_tokens_to_ids('<|im_end|>')
         (obs, *_), = play(env, env.tokenizer.encode('yes') + [env.tokenizer.eos_token_id])
         told = obs[obs >= 0].tolist()
-        assert 'user\na<|im_end|>b<|im_end|>' in read(env, obs) and told.count(end) == 2
+        assert 'user\na<|im_end|>b<|im_end|>' in read(env, obs) and told.count(end) == 3
 
     def test_functions_are_described_where_the_template_does_not_show_them(self, environment):
         """It mentions the variable ``tools``, and describes none."""
