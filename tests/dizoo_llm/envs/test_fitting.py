@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ding_common import ConfigError
-from dizoo_llm.envs import DingTokenEnv, TokenEnv
+from dizoo_llm.envs import DingTokenEnv, TokenEnv, fitting
 from dizoo_llm.envs.options import ENV_OPTIONS
 from dizoo_llm.tasks import Problem
 from dizoo_llm.text import encoder as encoding
@@ -15,10 +15,17 @@ from dizoo_llm.text.tokenizer import build_char_tokenizer, build_word_tokenizer
 from tests.dizoo_llm.helper import Prompts, environments, pretrained, questions, section, write
 
 
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    """Of more than 100 prompts, only those that may be long are encoded, 30 together."""
+    monkeypatch.setattr(fitting, 'MOST_READ', 100)
+    monkeypatch.setattr(fitting, 'TOGETHER', 30)
+
+
 @pytest.mark.envtest
 class TestLongPrompts:
 
-    @pytest.mark.parametrize('number', [40, 20_001])  # of more than 20,000, only those that may be long are encoded
+    @pytest.mark.parametrize('number', [40, 101])
     def test_are_found_before_the_run(self, tmp_path, number):
         cfg = section(write(tmp_path / 'a.jsonl', questions(number, long=(7, 31))), max_prompt_length=10)
         told = f'10: 2 of {number:,} prompts for training have more than 10 tokens, .* has 83'
@@ -62,7 +69,7 @@ class TestLongPrompts:
         shown = TokenEnv(task, **cfg).token_spec.demonstrations
         assert [len(shown[i]['input_ids']) for i in range(len(shown))] == [3, 4]
 
-    @pytest.mark.parametrize('number', [2, 20_001])
+    @pytest.mark.parametrize('number', [2, 101])
     def test_a_chat_is_measured_with_its_template(self, tmp_path, number):
         tokenizer = build_char_tokenizer('a<u>')
         tokenizer.chat_template = "{% for m in messages %}<u>{{ m['content'] }}<u>{% endfor %}"
