@@ -163,6 +163,12 @@ class TestTemplates:
         (obs, *_), = play(env, turn)
         assert read(env, obs).endswith(f'yes{end}{wanted}<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n')
 
+    def test_a_cut_turn_may_end_with_what_begins_the_end_of_a_turn(self, environment):
+        template = each('<|{{ m.role }}|>{{ m.content }}\n<|end|>', '<|assistant|>')
+        env = environment(template, replies=['go', 'on'], max_new_tokens=len('yes\n'))
+        (obs, *_), = play(env, env.tokenizer.encode('yes\n'))
+        assert '<|assistant|>yes\n\n<|end|><|user|>go' in read(env, obs)
+
     def test_what_was_thought_stays_and_the_reply_is_that_of_the_whole_conversation(self, environment):
         """The template drops the thought from the earlier turn: what the policy wrote is not rendered again."""
         turn = '<think>a</think>\nb'
