@@ -57,7 +57,7 @@ class Task(ABC):
                 part does not apply.
         """
         entries = as_list(self.score_batch([problem], [completion]))
-        wrong = _wrong_number(entries, 1)
+        wrong = wrong_number(entries, 1)
         if wrong is not None:
             raise ValueError(f'score_batch {wrong}')
         if isinstance(entries[0], BaseException):
@@ -128,7 +128,7 @@ class Task(ABC):
         try:
             with time_limit(self.seconds and BATCH * self.seconds, f'{BATCH} times seconds of the task'):
                 entries = as_list(self.score_batch(list(problems), list(completions)))
-            wrong = _wrong_number(entries, len(completions))
+            wrong = wrong_number(entries, len(completions))
         except (Exception, SystemExit) as error:  # as in checked_score
             wrong = f'raised {describe(error)} for {len(completions)} completions'
         if wrong is not None:
@@ -183,7 +183,8 @@ def as_list(entries: Any) -> Any:
     return entries.tolist() if hasattr(entries, 'tolist') else entries
 
 
-def _wrong_number(entries: Any, number: int) -> Optional[str]:
+def wrong_number(entries: Any, number: int) -> Optional[str]:
+    """Why entries are not one for each of so many completions; None if they are."""
     if not isinstance(entries, (list, tuple)):
         return f'returned {entries!r:.80}, must return a list of {number}'
     if len(entries) != number:

@@ -14,7 +14,7 @@ import click
 from ding_common import ConfigError, Rule, parallel
 from dizoo_llm.base import TASK_REGISTRY, Parts, Problem
 from dizoo_llm.base.problem import as_text, is_prompt, messages_of
-from dizoo_llm.base.task import as_list, check_choice, check_values
+from dizoo_llm.base.task import as_list, check_choice, check_values, wrong_number
 from dizoo_llm.rewards import CHECKS, EXTRACTORS, WRITTEN
 from dizoo_llm.rewards.functions import ROW, Reward, entries_of, make_rewards
 from dizoo_llm.rewards.parameters import Keys, add_keys
@@ -286,9 +286,9 @@ def _scores(reward: Reward, problems: List[Problem], completions: List[str]) -> 
     """A number, None or an exception for each completion."""
     if reward.in_batches:
         scores = as_list(reward.score(problems, completions))
-        if not isinstance(scores, (list, tuple)) or len(scores) != len(completions):
-            told = f'{len(scores)} entries' if isinstance(scores, (list, tuple)) else f'{scores!r:.80}'
-            raise ValueError(f'{reward.name} returned {told}, must return a list of {len(completions)}')
+        wrong = wrong_number(scores, len(completions))
+        if wrong is not None:
+            raise ValueError(f'{reward.name} {wrong}')
         return list(scores)
     scores = []
     for problem, completion in zip(problems, completions):

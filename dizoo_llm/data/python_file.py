@@ -30,15 +30,9 @@ def is_python(source: Any) -> bool:
 
 def read_python(path: str, scored: bool) -> PythonFile:
     """
-    Overview:
-        What a Python file defines beside its problems. ``score`` may return a dict of the parts that ``weights``
-        names. In its place the file may define ``score_batch(problems, completions)``, which gets lists and returns a
-        list of such scores; an exception in this list says that a completion cannot be scored.
-    Arguments:
-        - path (:obj:`str`): The file.
-        - scored (:obj:`bool`): Whether its scorer is used, and required.
-    Raises:
-        - ConfigError: If it lacks the scorer, or defines something else than is allowed.
+    What a Python file defines beside its problems. ``score`` may return a dict of the parts that ``weights`` names. In
+    its place the file may define ``score_batch(problems, completions)``, which gets lists and returns a list of such
+    scores; an exception in this list says that a completion cannot be scored. ``scored`` tells whether it is used.
     """
     where = f'env.task.path = {path!r}'
     names = names_of(path, 'env.task.path')

@@ -25,17 +25,10 @@ _FILES: Dict[Tuple[str, int], Dict[str, Any]] = {}  # names of files that this p
 
 
 class Reward(NamedTuple):
-    """
-    Overview:
-        A function that scores completions, one or many at a time.
-    Arguments:
-        - name (:obj:`str`): Its part of the reward.
-        - in_batches (:obj:`bool`): Whether ``score`` takes lists of problems and of completions, and returns a list.
-        - score (:obj:`Callable`): (problem, completion) -> number, or None if it does not apply.
-    """
-    name: str
-    in_batches: bool
-    score: Callable[[Any, Any], Any]
+    """A function that scores completions, one or many at a time."""
+    name: str  # of its part of the reward
+    in_batches: bool  # whether it takes lists of problems and of completions, and returns a list
+    score: Callable[[Any, Any], Any]  # (problem, completion) -> number, or None if it does not apply
 
 
 def entries_of(given: Any) -> List[Tuple[Optional[str], Any]]:
@@ -47,16 +40,9 @@ def entries_of(given: Any) -> List[Tuple[Optional[str], Any]]:
 
 def make_rewards(given: Any, keys: Keys, where: str, known: Dict[str, Reward]) -> List[Reward]:
     """
-    Overview:
-        The functions that a config gives.
-    Arguments:
-        - given (:obj:`Any`): See ``entries_of``. An entry is a function, ``'module:function'``, \
-            ``'file.py:function'``, or one of ``NAMED`` and ``known``. Without a name, its part has the function's.
-        - keys (:obj:`Keys`): Columns of the data, see ``keys_of``.
-        - where (:obj:`str`): Beginning of messages.
-        - known (:obj:`Dict[str, Reward]`): Further ones by name.
-    Raises:
-        - ConfigError: If there is no such function, its parameters have none of the forms, or a name occurs twice.
+    The functions that a config gives, see ``entries_of``. An entry is a function, ``'module:function'``,
+    ``'file.py:function'``, or one of ``NAMED`` and ``known``. Without a name, its part has the function's. Raises a
+    ``ConfigError`` if there is no such function, its parameters have none of the forms, or a name occurs twice.
     """
     rewards = [_reward(name, entry, keys, where, known) for name, entry in entries_of(given)]
     names = [reward.name for reward in rewards]

@@ -1,19 +1,12 @@
 """Which argument each parameter of a user's scorer gets."""
 import inspect
-from typing import Any, Callable, Dict, Iterable, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from ding_common import ConfigError, check_not_async
 from dizoo_llm.base.task import COMPLETION, PROBLEM
 
+# The keys of problems, each with the number of the first problem that lacks it, None if all have it.
 Keys = Dict[str, Optional[int]]
-
-
-def keys_of(rows: Iterable[Any]) -> Keys:
-    """The keys of problems, each with the number of the first problem that lacks it, None if all have it."""
-    keys: Keys = {}
-    for number, row in enumerate(rows):
-        add_keys(keys, number, row)
-    return keys
 
 
 def add_keys(keys: Keys, number: int, row: Dict) -> None:
@@ -80,7 +73,7 @@ def _by_position(
     missing = [p.name for p in required if p.name not in {*key_of, *PROBLEM, *COMPLETION}]
     if not missing and (others or any(p.name in COMPLETION for p in named)):
         return []
-    if len(required) == 2 and required == named[:2] and not any(p.kind is p.KEYWORD_ONLY for p in required):
+    if len(required) == 2 and not any(p.kind is p.KEYWORD_ONLY for p in required):
         if required[0].name not in {*key_of, *COMPLETION} and required[1].name not in {*key_of, *PROBLEM}:
             return required
     told = f"nothing is known to give to {', '.join(map(repr, missing))}" if missing else 'none gets the completion'

@@ -25,30 +25,10 @@ def encode_prompt(
         prompt: Text,
         chat: Optional[bool] = None,
         system_prompt: Optional[str] = None,
-        chat_options: Dict[str, Any] = {},
+        chat_options: Dict[str, Any] = {}
 ) -> List[int]:
-    """
-    Token ids of a prompt, text or chat messages, without an end of sequence. ``chat`` tells whether text becomes a user
-    message in the chat template; None: if there is one. In a chat only the template adds control tokens.
-    """
-    if chat is False and not isinstance(prompt, str):
-        raise ConfigError(
-            'env.chat = False: the prompts of env.task are chat messages, which only a chat template makes one text. '
-            'Remove env.chat, or give the prompts as text.'
-        )
-    if not in_chat(tokenizer, prompt, chat):
-        for key, value in (('system_prompt', system_prompt), ('chat_options', dict(chat_options) or None)):
-            if value is not None:
-                why = 'the tokenizer has no chat template' if tokenizer.chat_template is None else 'env.chat is False'
-                raise ConfigError(f'env.{key} = {value!r}: it would be ignored, since {why}.')
-        ids = encode_text(tokenizer, prompt, add_special_tokens=True)
-        if ids[-1:] == [tokenizer.eos_token_id] and tokenizer(prompt, return_special_tokens_mask=True)[MASK][-1] == 1:
-            return ids[:-1]  # added by the tokenizer; an unknown part of the text may have the same token
-        return ids
-    if tokenizer.chat_template is None:
-        asked = 'env.chat = True' if chat else 'env.task: its prompts are chat messages'
-        raise ConfigError(f'{asked}: the tokenizer of {tokenizer.name_or_path or "this run"} has no chat template.')
-    return apply_template(tokenizer, conversation(prompt, system_prompt), True, chat_options)
+    """What ``encode_prompts`` gives for one prompt."""
+    return encode_prompts(tokenizer, [prompt], chat, system_prompt, chat_options)[0]
 
 
 def encode_prompts(
@@ -58,19 +38,33 @@ def encode_prompts(
         system_prompt: Optional[str] = None,
         chat_options: Dict[str, Any] = {},
 ) -> List[List[int]]:
-    """What ``encode_prompt`` gives for each of several prompts, faster: the tokenizer encodes texts together."""
-    chats = [in_chat(tokenizer, prompt, chat) for prompt in prompts]
-    if chat is not False and tokenizer.chat_template is not None and all(chats):
+    """
+    Token ids of prompts, texts or chat messages, without an end of sequence. ``chat`` tells whether a text becomes a
+    user message in the chat template; None: if there is one. In a chat only the template adds control tokens.
+    """
+    if chat is False and not all(isinstance(prompt, str) for prompt in prompts):
+        raise ConfigError(
+            'env.chat = False: the prompts of env.task are chat messages, which only a chat template makes one text. '
+            'Remove env.chat, or give the prompts as text.'
+        )
+    if any(in_chat(tokenizer, prompt, chat) for prompt in prompts):
+        if tokenizer.chat_template is None:
+            asked = 'env.chat = True' if chat else 'env.task: its prompts are chat messages'
+            raise ConfigError(f'{asked}: the tokenizer of {tokenizer.name_or_path or "this run"} has no chat template.')
         return apply_templates(tokenizer, [conversation(p, system_prompt) for p in prompts], True, chat_options)
-    names = reads_like_a_token(tokenizer, len(tokenizer))
-    if any(chats) or any(map(names.search, prompts)) or system_prompt is not None or chat_options:
-        return [encode_prompt(tokenizer, prompt, chat, system_prompt, chat_options) for prompt in prompts]
+    for key, value in (('system_prompt', system_prompt), ('chat_options', dict(chat_options) or None)):
+        if value is not None:
+            why = 'the tokenizer has no chat template' if tokenizer.chat_template is None else 'env.chat is False'
+            raise ConfigError(f'env.{key} = {value!r}: it would be ignored, since {why}.')
+    names, found = reads_like_a_token(tokenizer, len(tokenizer)), []
     with no_panic():
         rows = tokenizer(prompts, add_special_tokens=True, return_special_tokens_mask=True)
-    return [
-        ids[:-1] if ids[-1:] == [tokenizer.eos_token_id] and mask[-1] == 1 else ids
-        for ids, mask in zip(rows['input_ids'], rows[MASK])
-    ]
+    for text, ids, added in zip(prompts, rows['input_ids'], rows[MASK]):
+        if names.search(text):
+            ids = encode_text(tokenizer, text, add_special_tokens=True)
+        # An unknown part of the text may have the token that a tokenizer adds at the end.
+        found.append(ids[:-1] if ids[-1:] == [tokenizer.eos_token_id] and added[-1:] == [1] else ids)
+    return found
 
 
 def encode_dialogue(

@@ -102,14 +102,6 @@ def listed(numbers: list) -> str:
     pass
 
 
-def undescribed(number: int) -> int:
-    return number
-
-
-def answer_or_call(problem, turns):
-    return turns[-1][1] if turns else call('calc', expression=problem.prompt)
-
-
 def raising(problem, turns):
     return turns[0]
 

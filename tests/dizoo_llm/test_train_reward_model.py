@@ -8,9 +8,9 @@ from transformers import LlamaForCausalLM, LlamaForSequenceClassification
 
 from ding_common import ConfigError, read_json_lines
 from dizoo_llm.models.reward_model import RewardModel
-from dizoo_llm.tasks import Problem, ThinkAnswerTask
+from dizoo_llm.tasks import Problem
 from dizoo_llm.train_reward_model import main, read_pairs, train
-from tests.dizoo_llm.helper import problems, write
+from tests.dizoo_llm.helper import write
 from tests.dizoo_llm.models.test_reward_model import save_model
 from tests.processes import ROOT
 
@@ -28,17 +28,6 @@ def config(folder, model=MODEL, **changes):
 
 @pytest.mark.unittest
 class TestPairs:
-
-    def test_those_of_think_answer(self):
-        task, pairs = ThinkAnswerTask(), read_pairs(PAIRS, 50)
-        of = {problem.prompt: problem for problem in problems(task)}
-        for pair in pairs:
-            better, worse = (
-                sum(task.weights[name] * x for name, x in task.score(of[pair.prompt], text).items())
-                for text in (pair.chosen, pair.rejected)
-            )
-            assert better > worse
-        assert pairs == read_pairs(PAIRS, 50) and len(set(pairs)) == 50
 
     def test_of_a_file(self, tmp_path):
         rows = [dict(prompt='1 2', chosen=str(i), rejected='0', source='x') for i in range(3)]
@@ -65,8 +54,9 @@ class TestTraining:
         asked = [Problem(pair.prompt) for pair in held_out]
         better, worse = (model.scores(asked, [getattr(p, name) for p in held_out]) for name in ('chosen', 'rejected'))
         assert sum(a > b for a, b in zip(better, worse)) / 100 == accuracy
-        again, _ = train(config(tmp_path / 'again'), 0)
-        assert RewardModel(dict(pretrained=again)).scores(asked, ['3'] * 100) == model.scores(asked, ['3'] * 100)
+        short = [train(config(tmp_path / name, number=32, epochs=1), 0)[0] for name in ('one', 'other')]
+        found = [RewardModel(dict(pretrained=path)).scores(asked, ['3'] * 100) for path in short]
+        assert found[0] == found[1] != model.scores(asked, ['3'] * 100)
 
     def test_a_pretrained_model_gets_a_head(self, tmp_path):
         folder, _ = save_model(tmp_path / 'base', kind=LlamaForCausalLM, max_position_embeddings=64)
@@ -92,8 +82,3 @@ class TestTraining:
         path.write_text(f"main_config = {config(tmp_path / 'run', **changes)!r}")
         result = CliRunner().invoke(main, ['-c', str(path)])
         assert result.exit_code == 1 and message in result.output and len(result.output.splitlines()) == 1
-
-    def test_one_line_for_a_folder_that_cannot_be_made(self, tmp_path):
-        (tmp_path / 'file').write_text('')
-        with pytest.raises(ConfigError, match='^main_config.exp_name = .*file.*: Not a directory'):
-            train(config(tmp_path / 'file' / 'run', number=8, held_out=4), 0)

@@ -1,14 +1,12 @@
-import csv
-import json
 from decimal import Decimal
 
 import numpy as np
 import pytest
 
-from ding_common import ConfigError, TaskError
+from ding_common import ConfigError
 from dizoo_llm.base import check_scorer
 from dizoo_llm.tasks import create_task
-from tests.dizoo_llm.helper import PROBLEMS, Prompts, file_task, problems, python_task, sides, write
+from tests.dizoo_llm.helper import PROBLEMS, Prompts, problems, python_task, write
 
 SUMS = [(n + n + 1, f'Tom has {n} apples and buys {n + 1}. How many?') for n in range(20)]
 GSM8K = [dict(question=question, answer=f'it is {total}\n#### {total}') for total, question in SUMS]
@@ -33,28 +31,10 @@ class TestFile:
         asked = create_task(dict(gsm8k, template='Q: {prompt}\nA:'))
         assert asked.problem(3).prompt == f"Q: {GSM8K[3]['question']}\nA:"
 
-    @pytest.mark.parametrize('ending', ['json', 'csv', 'parquet'])
-    def test_other_files_hold_the_same(self, gsm8k, tmp_path, ending):
-        path = tmp_path / f'train.{ending}'
-        if ending == 'json':
-            path.write_text(json.dumps(GSM8K))
-        elif ending == 'csv':
-            with open(path, 'w', newline='') as f:
-                writer = csv.writer(f)
-                writer.writerows([GSM8K[0], *(row.values() for row in GSM8K)])
-        else:
-            pa = pytest.importorskip('pyarrow')
-            from pyarrow import parquet
-            parquet.write_table(pa.Table.from_pylist(GSM8K), path)
-        assert problems(create_task(dict(gsm8k, path=str(path)))) == problems(create_task(gsm8k))
-
     @pytest.mark.parametrize(
         'kind, values, written', [
-            ('float64', [42., -0., .1, 1e-7, 1e16, 2.5], ['42', '0', '0.1', '0.0000001', '10000000000000000', '2.5']),
             ('float32', [42.0, 0.1, 3.3], ['42', '0.1', '3.3']),
-            ('int64', [42, -7], ['42', '-7']),
             ('decimal128', [Decimal(n) for n in ('42.00', '100.00', '2.50', '0.05')], ['42', '100', '2.5', '0.05']),
-            ('bool_', [True, False], ['True', 'False']),
             ('string', ['42.0', '007'], ['42.0', '007']),
         ]
     )
@@ -69,14 +49,6 @@ class TestFile:
         for problem, text in zip(problems(task), written):
             assert problem.answer == problem.metadata['kind'] == task.demonstration(problem) == text
             assert task.checked_score(problem, text) == dict(right=1)
-
-    def test_held_out_problems_are_not_trained_on(self, gsm8k, tmp_path):
-        path = write(tmp_path / 'twice.jsonl', GSM8K + GSM8K[:7])
-        training, held_out = sides(create_task(dict(gsm8k, path=path, eval_size=5, seed=1)), lambda each: each.text)
-        assert len(held_out) == len(set(held_out)) == 5 and not set(training) & set(held_out)
-        assert {*training, *held_out} == {row['question'] for row in GSM8K}
-        other = create_task(dict(gsm8k, eval_size=5, seed=2)).evaluation()
-        assert {problem.text for problem in problems(other)} != set(held_out)
 
     @pytest.mark.parametrize(
         'options, expected', [
@@ -99,27 +71,17 @@ class TestFile:
         with pytest.warns(UserWarning, match='eval_size = 1: 4 of 12 problems are not trained, because'):
             assert len(create_task(dict(options, eval_size=1))) == 8
 
-    def test_messages_and_kind(self, tmp_path):
-        chat = [dict(role='user', content='1 + 1?')]
-        rows = [dict(messages=chat, answer='2', level='easy')]
-        problem = file_task(tmp_path / 'chat.jsonl', rows, prompt='messages', kind='level').problem(0)
-        assert problem.prompt == chat and problem.metadata['kind'] == 'easy' and problem.text == 'user: 1 + 1?'
-
     @pytest.mark.parametrize(
         'changes, message', [
-            (dict(path='none.jsonl'), "env.task.path = 'none.jsonl': there is no such file"),
-            (dict(path='x.txt'), r"env.task.path = 'x.txt': must end in .jsonl, .json, .csv, .parquet"),
-            (dict(prompt='quest'), "line 1 has no 'quest'.* it has question, answer"),
             (dict(reference_in='boxed'), "line 1: env.task.reference_in = 'boxed' finds no answer"),
             (dict(check='exactly'), "env.task.check = 'exactly': did you mean 'exact'"),
             (dict(answer_in='tag'), "env.task.answer_in = 'tag'"),
             (dict(template='Q'), r"env.task.template = 'Q': must contain \{prompt\}"),
             (dict(eval_size=20), 'no problem for training'),
-            (dict(wrong=1), 'wrong'),
             (dict(eval_size=-1), 'env.task.eval_size = -1: must be an integer of at least 0'),
             (dict(reference_in='whole'), "line 1: env.task.check = 'number' rejects the reference answer 'it is 1"),
             (dict(eval_path='empty.jsonl'), 'no problem for evaluation'),
-            *((dict(check_rows=value), 'env.task.check_rows') for value in (0, -1, 'all', True)),
+            (dict(check_rows=0), 'env.task.check_rows'),
         ],
         ids=str
     )
@@ -137,19 +99,14 @@ BATCH = (
     "    return [{}(c == str(p['answer'])) if c else KeyError('empty') for p, c in zip(problems, completions)]\n"
 )
 ANSWERS = [
-    (42.0, '42'), (np.float32(0.1), '0.1'), (np.int64(7), '7'), (np.float64(1e3), '1000'), (1e300, '1e+300'),
-    (Decimal('1E+3'), '1000'), (True, 'True'), ('42.0', '42.0'), ([4.0], ''), (None, ''), (10 ** 30, str(10 ** 30))
+    (42.0, '42'), (-0., '0'), (1e-7, '0.0000001'), (1e16, '10000000000000000'), (1e300, '1e+300'), (True, 'True'),
+    (np.float32(0.1), '0.1'), (np.int64(7), '7'), (np.float64(1e3), '1000'), (Decimal('1E+3'), '1000'),
+    ('42.0', '42.0'), ([4.0], ''), (None, ''), (10 ** 30, str(10 ** 30))
 ]
 
 
 @pytest.mark.unittest
 class TestPython:
-
-    def test_two_functions_are_a_task(self, tmp_path):
-        scorer = "def score(problem, completion):\n    return float(completion.strip() == str(problem['answer']))\n"
-        task = python_task(tmp_path, PROBLEMS + scorer)
-        assert len(task) == 9 and len(task.evaluation()) == 9
-        assert task.checked_score(task.problem(3), ' 4') == dict(score=1)
 
     def test_an_answer_is_written_as_people_write_it(self, tmp_path):
         rows = 'def problems():\n    return [dict(prompt="1", answer=answer) for answer, _ in ANSWERS]\n'
@@ -163,13 +120,6 @@ class TestPython:
         assert task.weights == dict(a=1, b=0.5) and task.chars == 'xyz' and task.return_part == 'b'
         assert (len(task), len(task.evaluation())) == (8, 1)
         assert task.checked_score(task.problem(0), '') == dict(a=1, b=None)
-
-    @pytest.mark.parametrize('parts', ['dict(a=1, log=2)', "{'a', 'log'}", 'dict(a=1, b=2, c=3)'])
-    def test_parts_that_the_weights_do_not_name(self, tmp_path, parts):
-        """The most common case: parts that are only to be logged."""
-        task = python_task(tmp_path, PROBLEMS + PARTS.format(None, parts))
-        with pytest.raises(TaskError, match=r'must score exactly the parts that weights names \(a, b\), as a dict'):
-            task.checked_score(task.problem(0), '')
 
     @pytest.mark.parametrize('parts', ['float', 'lambda right: dict(score=right)'])
     def test_a_function_for_batches(self, tmp_path, parts):
@@ -192,12 +142,6 @@ class TestPython:
         exact = python_task(tmp_path, PROBLEMS, reward='exact')  # the file needs no scorer then
         assert exact.checked_score(exact.problem(0), '1') == dict(right=1) and exact.demonstrates
 
-    def test_a_file_runs_once_in_a_process(self, tmp_path):
-        content = PROBLEMS + SCORE + f"open({str(tmp_path / 'ran')!r}, 'a').write('x')\n"
-        for again in range(3):
-            python_task(tmp_path, content) if again == 0 else create_task(dict(type='file', path=f'{tmp_path}/t.py'))
-        assert (tmp_path / 'ran').read_text() == 'x'
-
     def test_of_both_functions_that_for_batches_is_used(self, tmp_path):
         task = python_task(tmp_path, PROBLEMS + BATCH.format('float') + SCORE.replace('1', '5'))
         assert task.checked_score(task.problem(0), '1') == dict(score=1)
@@ -208,21 +152,15 @@ ROWS = [dict(prompt=str(n), answer=n + 1, **(dict(hint='h') if n == 0 else {})) 
 # Scorers get what their parameters name, wherever they stand: 'problem' is a dict with the answer, 'completion' the
 # text, 'answer' a number.
 RIGHT = [
-    'def score(problem, completion): return float(completion == str(problem["answer"]))',
-    'def score(p, c): return float(c == str(p["answer"]))',
     'def score(row, completion): return float(completion == str(row["answer"]))',
     'def score(problem, text, strict=True): return float(text == str(problem["answer"]))',
     'def score(p, c, answer=None): return float(c == str(answer) == str(p["answer"]))',
     'def score(p, c, **kw): return float(c == str(kw["answer"]) and set(kw) <= {"prompt", "answer", "hint"})',
     'def score(*args): return float(args[1] == str(args[0]["answer"]))',
-    'def score(completion, problem): return float(completion == str(problem["answer"]))',
-    'def score(completion, answer): return float(completion == str(answer))',
     'def score(completion, answer, **kw): return float(completion == str(answer) == str(kw["problem"]["answer"]))',
     'def score(answer, completion): return float(completion == str(answer))',
-    'def score(completion, answer, /): return float(completion == str(answer))',
     'def score(completion, other=1, answer=None, /): return float(completion == str(answer) and other == 1)',
     'def score(*, completion, answer): return float(completion == str(answer))',
-    'def score(prompt, completion): return float(completion == str(int(prompt) + 1))',
     'def score(prompt, answer, completion, problem): return float(completion == str(problem["answer"]) != prompt)',
     'def score(completion, answer, hint=0): return float(completion == str(answer) and (hint == "h") == (answer < 2))',
     'def score(**kw): return float(kw["completion"] == str(kw["answer"]) and kw["problem"]["prompt"] == kw["prompt"])',
@@ -230,10 +168,8 @@ RIGHT = [
 ]
 EACH = '[float(c == str(a)) for c, a in zip({}, {})]'
 BATCHES = [
-    'def score_batch(problems, completions): return ' + EACH.format('completions', '[p["answer"] for p in problems]'),
     'def score_batch(ps, cs): return ' + EACH.format('cs', '[p["answer"] for p in ps]'),
     'def score_batch(completions, problems): return ' + EACH.format('completions', '[p["answer"] for p in problems]'),
-    'def score_batch(completions, answer, **kw): return ' + EACH.format('completions', 'answer'),
     'def score_batch(prompts, completions, answers): return ' + EACH.format('completions', 'answers') +
     ' if [str(a - 1) for a in answers] == prompts else None',
     'def score_batch(completions, hint=(), **kw): return ' +
@@ -243,14 +179,10 @@ BATCHES = [
 WRONG = [
     ('def score(completion, row): return 1', "nothing is known to give to 'row'"),
     ('def score(text, problem): return 1', "nothing is known to give to 'text'"),
-    ('def score(text, answer): return 1', "nothing is known to give to 'text'"),
     ('def score(answer, text): return 1', "nothing is known to give to 'text'"),
     ('def score(problem, answer): return 1', 'none gets the completion'),
-    ('def score(problem): return 1', 'none gets the completion'),
     ('def score(): return 1', 'none gets the completion'),
     ('def score(a, b, c): return 1', "nothing is known to give to 'a', 'b', 'c'"),
-    ('def score(completion, answer, reference): return 1', "nothing is known to give to 'reference'"),
-    ('def score_batch(completions, rows): return [1]', "nothing is known to give to 'rows'"),
     ('def score_batch(answers, texts): return [1]', "nothing is known to give to 'texts'"),
 ]
 
@@ -258,8 +190,8 @@ WRONG = [
 @pytest.mark.unittest
 class TestSignature:
 
-    def task(self, folder, scorer):
-        return python_task(folder, f'def problems():\n    return {ROWS!r}\n\n\n{scorer}\n')
+    def task(self, folder, scorer, rows=ROWS):
+        return python_task(folder, f'def problems():\n    return {rows!r}\n\n\n{scorer}\n')
 
     @pytest.mark.parametrize('scorer', [*RIGHT, *BATCHES])
     def test_each_parameter_gets_what_it_names(self, tmp_path, scorer):
@@ -278,8 +210,9 @@ class TestSignature:
 
     @pytest.mark.parametrize('scorer', ['score(completion, hint)', 'score_batch(completions, hints)'])
     def test_a_key_that_a_problem_lacks(self, tmp_path, scorer):
-        with pytest.raises(ConfigError, match="problem 1 has no key 'hint'. Add it, or give the parameter a default"):
-            self.task(tmp_path, f'def {scorer}: return 1')
+        for lacking, rows in enumerate((ROWS[::-1], ROWS)):
+            with pytest.raises(ConfigError, match=f"problem {lacking} has no key 'hint'. Add it, or give"):
+                self.task(tmp_path, f'def {scorer}: return 1', rows)
 
     @pytest.mark.parametrize('method', ['score', 'score_batch'])
     def test_a_class_whose_parameters_are_swapped(self, method):

@@ -1,4 +1,4 @@
-"""Files of tasks that are broken, and texts of a million characters: one sentence."""
+"""Files of tasks that are broken, and texts of many characters: one sentence."""
 import json
 import os
 import time
@@ -13,25 +13,22 @@ from tests.dizoo_llm.helper import PROBLEMS, file_task, play, python_task
 from tests.tasks import Ask
 
 GOOD = '{"question": "a", "answer": "1"}\n'
-DEEP = '[' * 100_000
 SCORE = '\ndef score(problem, completion):\n    return 1.0\n'
 HUMAN = '{"question": [{"from": "human", "value": "a"}], "answer": "1"}'
 PARTED = '{"question": [{"role": "user", "content": [{"type": "text", "text": "a"}]}], "answer": "1"}'
 MISSING = 'import numpy\ndef problems():\n    return [dict(prompt="1"), dict(prompt="1", answer={})]' + SCORE
-NANS = ['float("nan")', 'numpy.float32("nan")', 'numpy.datetime64("NaT")']
+NANS = ['numpy.float32("nan")', 'numpy.datetime64("NaT")']
+ASYNC = 'class S:\n    async def __call__(self, problem, completion):\n        return 1.0\n'
+WEIGHTS = 'weights = .*, must be a dict of names and numbers'
 PART = r'return_part = .*: must be a part of the reward \(score\) or'
 DATA = dict(
     jsonl=[
         (GOOD + '\n{"question": \n', 'line 3 is not valid JSON .*Expecting value'),
-        (GOOD + DEEP, 'line 2 is not valid JSON .*recursion'),
-        (GOOD + '{"question": "a", "answer": ' + '9' * 5000 + '}', 'line 2 is not valid JSON .*4300 digits'),
+        (GOOD + '[' * 100_000, 'line 2 is not valid JSON .*recursion'),
         ('{"question": "a", "answer": NaN}', 'line 1 is not valid JSON .*NaN is not a JSON number'),
-        ('{"question": "a", "answer": -Infinity}', '-Infinity is not a JSON number'),
         ('{"question": "a", "answer": 1e999}', "line 1 has inf in 'answer' .*must be text or a number"),
         (GOOD.encode('utf-16'), 'line 1 contains a NUL byte; save the file as UTF-8'),
-        (GOOD.encode('utf-16')[:2], 'line 1 is not valid UTF-8 .*save the file as UTF-8'),
         (GOOD.encode() + 'é'.encode('latin-1'), 'line 2 is not valid UTF-8 .*save the file as UTF-8'),
-        (GOOD + 'a\0b', 'line 2 contains a NUL byte'),
         (GOOD + '{"question": "b"}', "line 2 has no 'answer' .env.task.answer.; it has question"),
         ('{"question": {"a": 1}, "answer": "1"}', "line 1 has {'a': 1} in 'question'.*must be text"),
         ('{"question": "a", "answer": ["1"]}', r"line 1 has \['1'\] in 'answer'.*must be text"),
@@ -40,46 +37,32 @@ DATA = dict(
         (HUMAN, 'line 1: .* neither text nor messages'),
         (PARTED, 'whose content is text: that of message 0 is a list of parts; join their texts'),
         ('[1, 2]', 'line 1 is not an object with named fields'),
-        ('', 'the task has no problem for training'),
         ('\n \r\n\n', 'the task has no problem for training'),
     ],
-    json=[
-        (' \n', 'is not valid JSON'),
-        (DEEP, 'is not valid JSON .*recursion'),
-        ('{"question": "a"}', 'must contain a list'),
-        ('[{"question": "a", "answer": "1"}, 5]', 'row 2 is not an object with named fields: 5'),
-    ],
+    json=[(' \n', 'is not valid JSON'), ('{"question": "a"}', 'must contain a list')],
     csv=[
         ('question,answer\na,1\n"b,2\nc,3\n', 'row that starts in line 3 is not valid CSV .*unexpected end of data'),
-        ('question,answer\n"a"b,1\n', 'line 2 is not valid CSV .*expected after'),
-        ('question,answer\n' + 'a' * 200_000 + ',1\n', 'line 2 is not valid CSV .*field limit'),
         ('question,answer\na,b,1\n', 'row 1 has more fields than the header'),
         ('question,answer\na\n', "row 1 has no value in 'answer'"),
-        ('', 'the task has no problem for training'),
     ],
-    parquet=[(GOOD, 'is not a valid parquet file'), ('', 'is not a valid parquet file')],
+    parquet=[(GOOD, 'is not a valid parquet file')],
     py=[
         ('def problems(:\n', 'SyntaxError: .*line 1'),
         ('\n1 / 0\n', r"env.task.path = '.*t.py': ZeroDivisionError: division by zero \(t.py:2\)"),
         ('import sys\nsys.exit(0)\n', 'SystemExit: 0'),
         ('raise ValueError("x" * 10 ** 6)', 'ValueError: xxx'),
-        (b'\xff\xfe', 'SyntaxError'),
         ('', 'must define a function score or score_batch, or set env.task.reward'),
         (SCORE, 'must define a function problems'),
         (PROBLEMS, 'must define a function score or score_batch'),
         (f'score_batch = 3\n{PROBLEMS}', 'must define a function score or score_batch'),
         (f'def problems():\n    return 1 / 0{SCORE}', r'problems\(\) raised ZeroDivisionError: .*\(t.py:2\)'),
-        (f'def problems():\n    return None{SCORE}', r'problems\(\) raised TypeError'),
-        (f'def problems():\n    return []{SCORE}', 'no problem for training'),
         ('def problems():\n    return []\ndef score(completion, answer):\n    return 1\n', 'no problem for training'),
         (f'def problems():\n    return [1]{SCORE}', 'row 1 is not an object with named fields: 1'),
-        (
-            f'def problems():\n    return [{PARTED.replace("question", "prompt")}]{SCORE}',
-            'message 0 is a list of parts'
-        ),
-        (f'weights = 3\n{PROBLEMS}{SCORE}', 'weights = 3, must be a dict'),
-        (f'weights = dict(a="b")\n{PROBLEMS}{SCORE}', 'must be a dict of names'),
-        *((f'return_part = {name}\n{PROBLEMS}{SCORE}', PART) for name in ("'c'", '3', "['score']")),
+        (f'{PROBLEMS}async {SCORE[1:]}', 'score: is defined by async def, and must'),
+        (f'{SCORE}async {PROBLEMS}', 'problems: is defined by async def'),
+        (f'{ASYNC}score = S()\n{PROBLEMS}', 'S: is defined by async def'),
+        *((f'weights = {value}\n{PROBLEMS}{SCORE}', WEIGHTS) for value in ('3', 'dict(a="b")', '{1: 1.0}')),
+        *((f'return_part = {name}\n{PROBLEMS}{SCORE}', PART) for name in ("'c'", "['score']")),
         *((MISSING.format(value), 'row 2 has .*(nan|NaT).* in .answer.') for value in NANS),
     ],
 )
@@ -103,20 +86,10 @@ class TestTaskFile:
         with pytest.raises(ConfigError, match='env.task: FileTask.words = {.*}: must be a list of words'):
             TokenEnv(python_task(tmp_path, f"words = {{'a', 'log'}}\n{PROBLEMS}{SCORE}"))
 
-    @pytest.mark.parametrize(
-        'name, content', [('jsonl', GOOD), ('json', f'[{GOOD}]'), ('csv', 'question,answer\na,1\n')]
-    )
-    def test_a_mark_at_the_beginning_is_no_fault(self, tmp_path, name, content):
-        assert file_task(tmp_path / f'a.{name}', content.encode('utf-8-sig')).problem(0).prompt == 'a'
-
-    def test_separators_of_lines_inside_a_text_do_not_end_it(self, tmp_path):
+    def test_neither_a_mark_at_the_beginning_nor_separators_of_lines_inside_a_text_are_faults(self, tmp_path):
         row = json.dumps(dict(question='a\u2028b\x85', answer='1'), ensure_ascii=False)
-        assert file_task(tmp_path / 'a.jsonl', f'{row}\r\n{row}\r').problem(1).prompt == 'a\u2028b\x85'
-
-    def test_a_folder_is_no_file(self, tmp_path):
-        (tmp_path / 'a.jsonl').mkdir()
-        with pytest.raises(ConfigError, match="env.task.path = '.*a.jsonl': is not a file"):
-            create_task(dict(type='file', path=str(tmp_path / 'a.jsonl')))
+        task = file_task(tmp_path / 'a.jsonl', f'{row}\r\n{row}\r'.encode('utf-8-sig'))
+        assert task.problem(0).prompt == task.problem(1).prompt == 'a\u2028b\x85'
 
     @pytest.mark.skipif(os.geteuid() == 0, reason='root reads everything')
     def test_a_file_that_may_not_be_read(self, tmp_path):
@@ -149,16 +122,15 @@ class TestLongTexts:
 
     @pytest.mark.parametrize(
         'options, message', [
-            (dict(), 'None: 1 of 1 prompts .* have more than 32768 tokens, the longest has 1000000: .aaa'),
-            (dict(max_prompt_length=9), '1000000 tokens, must have 1 to env.max_prompt_length = 9'),
+            (dict(), 'None: 1 of 1 prompts .* have more than 32768 tokens, the longest has 300000: .aaa'),
+            (dict(max_prompt_length=9), '300000 tokens, must have 1 to env.max_prompt_length = 9'),
             (dict(tokenizer=dict(chars='b')), "no token for .'a'. in 'aaa"),
         ]
     )
-    def test_a_prompt_of_a_million_characters(self, options, message):
+    def test_a_prompt_of_many_characters(self, options, message):
         start = time.process_time()
         with pytest.raises((ConfigError, TaskError), match=message) as caught:
-            for _ in range(8):  # environments share what was read
-                TokenEnv(Ask('a' * 10 ** 6), **{'tokenizer': dict(chars='a'), **options}).reset(seed=0)
+            TokenEnv(Ask('a' * 300_000), **{'tokenizer': dict(chars='a'), **options}).reset(seed=0)
         assert len(caught.value.message) < 500 and time.process_time() - start < 20
 
     def test_what_failed_is_told_in_short(self):

