@@ -56,14 +56,20 @@ def imports_of(source, here=''):
             yield from ((f'{target}.{a.name}', None) if node.module is None else (target, a.name) for a in node.names)
 
 
-def imports():
-    """(module, imported module) of the packages."""
+def sources():
+    """(path, text) of the files of the packages."""
     for package in ('ding_common', 'ding_grpo', 'dizoo_llm'):
         for path in glob.glob(os.path.join(ROOT, package, '**', '*.py'), recursive=True):
-            name = os.path.relpath(path, ROOT)[:-3].replace(os.sep, '.')
             with open(path, encoding='utf-8') as f:
-                for target, _ in imports_of(f.read(), name.rpartition('.')[0]):
-                    yield name.removesuffix('.__init__'), target
+                yield os.path.relpath(path, ROOT), f.read()
+
+
+def imports():
+    """(module, imported module) of the packages."""
+    for path, source in sources():
+        name = path[:-3].replace(os.sep, '.')
+        for target, _ in imports_of(source, name.rpartition('.')[0]):
+            yield name.removesuffix('.__init__'), target
 
 
 def test_every_import_follows_an_arrow():
@@ -105,16 +111,25 @@ def test_no_modules_import_each_other_in_a_circle():
 
 def test_no_long_file_and_no_long_function():
     """Lines of a function are counted without its docstring."""
-    for package in ('ding_common', 'ding_grpo', 'dizoo_llm'):
-        for path in glob.glob(os.path.join(ROOT, package, '**', '*.py'), recursive=True):
-            with open(path, encoding='utf-8') as f:
-                source = f.read()
-            assert source.count('\n') <= 350, path
-            for node in ast.walk(ast.parse(source)):
-                if isinstance(node, ast.FunctionDef):
-                    first = node.body[0]
-                    told = first.end_lineno - first.lineno + 1 if ast.get_docstring(node) is not None else 0
-                    assert node.end_lineno - node.lineno + 1 - told <= 60, f'{path}: {node.name}'
+    for path, source in sources():
+        assert source.count('\n') <= 350, path
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef):
+                first = node.body[0]
+                told = first.end_lineno - first.lineno + 1 if ast.get_docstring(node) is not None else 0
+                assert node.end_lineno - node.lineno + 1 - told <= 60, f'{path}: {node.name}'
+
+
+def test_every_text_file_is_opened_with_an_encoding():
+    """UTF-8 whatever the locale: a file that is written in a Latin-1 or GBK locale is read in another."""
+    found = 0
+    for path, source in sources():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == 'open':
+                found += 1
+                binary = len(node.args) > 1 and 'b' in node.args[1].value
+                assert binary or 'encoding' in {k.arg for k in node.keywords}, f'{path}:{node.lineno}'
+    assert found > 20
 
 
 @pytest.mark.parametrize('part', ['ding_grpo.rl_utils', 'ding_grpo.rollout'])
