@@ -90,7 +90,7 @@ def read_arguments(name, *words):
 @pytest.mark.parametrize('command', COMMANDS)
 def test_a_command_is_understood(command, folder):
     for word, value in WORDS.items():
-        command = re.sub(rf'(?<!\S){word}\b', value, command)
+        command = re.sub(rf'(?<!\S){word}(?!\S)', value, command)
     if re.fullmatch(OTHERS, command):
         return
     program, *words = shlex.split(command)
