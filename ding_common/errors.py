@@ -50,13 +50,6 @@ class TaskError(_OneLine, RuntimeError):
     __repr__ = __str__
 
     @classmethod
-    def plain(cls, message: str) -> 'TaskError':
-        """An error that no env manager passes on, without markers."""
-        error = cls(message)
-        error.marked = False
-        return error
-
-    @classmethod
     def find(cls, text: str) -> Optional[str]:
         """The message of the innermost task error in a text, or None. A worker process wraps an error a second time."""
         start, end = text.rfind(cls._opening), text.find(cls._closing)
@@ -69,14 +62,8 @@ def describe(error: BaseException) -> str:
         return f'{type(error).__name__}: {error}'
     text = error.message if isinstance(error, TaskError) else str(error)
     said = f"{type(error).__name__}: {' '.join(text.split()):.200}"
-    place = _raised_at(error)
-    return f'{said} ({place})' if place else said
-
-
-def _raised_at(error: BaseException) -> str:
-    """File and line, see ``_place``; empty if it was returned and never raised."""
-    frames = [frame[:3] for frame in traceback.extract_tb(error.__traceback__)]
-    return _place(frames)[0] if frames else ''
+    frames = traceback.extract_tb(error.__traceback__)  # none if it was returned and never raised
+    return f'{said} ({_place([frame[:3] for frame in frames])[0]})' if frames else said
 
 
 def _place(frames: List[Tuple]) -> Tuple[str, str]:
@@ -110,7 +97,9 @@ def unwrap_task_error(error: Exception) -> NoReturn:
     message = TaskError.find(text) or _of_environment(passed_on, text)
     if message is None:
         raise error
-    raise TaskError.plain(message) from (error if TaskError.find(text) is None else None)
+    found = TaskError(message)
+    found.marked = False
+    raise found from (error if TaskError.find(text) is None else None)
 
 
 def _of_environment(error: Exception, text: str) -> Optional[str]:
@@ -121,7 +110,7 @@ def _of_environment(error: Exception, text: str) -> Optional[str]:
         place, what = _place(_FRAME.findall(told))
     elif retried is not None:
         what, said = retried.groups()
-        place = _raised_at(error)
+        place, _ = _place([frame[:3] for frame in traceback.extract_tb(error.__traceback__)])
     else:
         return None
     return _failed_in(what, said, place)
@@ -144,7 +133,10 @@ def environment_errors(what: str) -> Iterator[None]:
     except click.ClickException:
         raise
     except Exception as error:  # an environment may raise anything
-        raise TaskError.plain(_failed_in(what, str(error), _raised_at(error))) from error
+        place, _ = _place([frame[:3] for frame in traceback.extract_tb(error.__traceback__)])
+        found = TaskError(_failed_in(what, str(error), place))
+        found.marked = False
+        raise found from error
 
 
 class CheckpointError(_OneLine, RuntimeError):
