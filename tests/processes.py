@@ -25,12 +25,6 @@ def run_ding(command):
     main(shlex.split(command))
 
 
-def run_sft(command):
-    """What ``python -m dizoo_llm.sft`` runs."""
-    from dizoo_llm.sft import main
-    main(shlex.split(command))
-
-
 def run_program(words):
     """What ``python -m WORDS`` does, but for the picture of the learning curve, half of the time of a short run."""
     import ding_grpo.run.report as report

@@ -86,10 +86,7 @@ def rendered(tokenizer: PreTrainedTokenizerFast, messages: List[Dict[str, str]],
 
 
 class Turn(NamedTuple):
-    """
-    Overview:
-        A turn of the policy in a conversation, as texts.
-    """
+    """A turn of the policy in a conversation, as texts."""
     told: str  # the whole conversation with the reply, up to the content of the turn
     content: str
     rest: str  # the whole conversation after it
@@ -200,10 +197,7 @@ def needless(template: str, case: str) -> bool:
 
 
 def verdict(template: str, case: str) -> str:
-    """
-    Overview:
-        The outcomes of a case for all ways in which a turn may end, in one text.
-    """
+    """The outcomes of a case for all ways in which a turn may end, in one text."""
     found = list(dict.fromkeys(check(template, case, way) for way in WAYS))
     if any(each.startswith('refused') for each in found) and needless(template, case):
         return f'REFUSED WITHOUT NEED: {found}'

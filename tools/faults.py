@@ -8,7 +8,6 @@ import os
 import random
 import re
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from ding.utils import deep_merge_dicts  # noqa: E402
 
 from tests.same import same  # noqa: E402
 from tests.shipped import load, write  # noqa: E402
+from tools.fault_cases import FAULTS, Fault, files_in, small_disk  # noqa: E402
 
 SMALL = dict(
     exp_name='run',
@@ -74,8 +74,12 @@ def output(folder: str) -> str:
         return f.read()
 
 
+def metrics_of(folder: str) -> List[Dict[str, Any]]:
+    return read_json_lines(os.path.join(folder, 'run', 'log', 'learner', 'metrics.jsonl'))
+
+
 def updates_of(folder: str) -> int:
-    return len(read_json_lines(os.path.join(folder, 'run', 'log', 'learner', 'metrics.jsonl')))
+    return len(metrics_of(folder))
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen, seconds: float = START) -> bool:
@@ -89,10 +93,7 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen, seconds: 
 
 
 class Kill(NamedTuple):
-    """
-    Overview:
-        When the process was killed, after which update, and whether a checkpoint was being written.
-    """
+    """When the process was killed, after which update, and whether a checkpoint was being written."""
     when: str
     update: int
     half_written: bool
@@ -100,9 +101,8 @@ class Kill(NamedTuple):
 
 def killed(folder: str, updates: int, kills: int, seed: int, name: str) -> List[Kill]:
     """
-    Overview:
-        Kill a run of a shipped config ``kills`` times, in turn at a random moment of training, while a checkpoint is
-        being written, and at a random moment since its start; then let it come to its end.
+    Kill a run of a shipped config ``kills`` times, in turn at a random moment of training, while a checkpoint is being
+    written, and at a random moment since its start; then let it come to its end.
     """
     chosen, done = random.Random(seed), []
     write_config(folder, dict(policy=dict(learn=dict(resume_training=True))), name)
@@ -131,7 +131,7 @@ def killed(folder: str, updates: int, kills: int, seed: int, name: str) -> List[
 
 def _half_written(ckpt: str, since: float) -> bool:
     """Whether there is a part of a checkpoint that was begun after a time."""
-    for name in _names(ckpt):
+    for name in files_in(ckpt):
         try:
             if name.endswith('.tmp') and os.path.getmtime(os.path.join(ckpt, name)) > since:
                 return True
@@ -140,264 +140,10 @@ def _half_written(ckpt: str, since: float) -> bool:
     return False
 
 
-def _names(folder: str) -> List[str]:
-    return os.listdir(folder) if os.path.isdir(folder) else []
-
-
-class Fault(NamedTuple):
-    """
-    Overview:
-        What is broken, how, and what must come of it.
-    """
-    name: str
-    happened: str  # regular expression of the last lines
-    changes: Dict[str, Any] = {}
-    prepare: Callable[[str], None] = lambda folder: None
-    code: int = 1
-    limit: Optional[int] = None
-    signal: Optional[int] = None
-    first: int = 0  # updates of a run before, which this one resumes
-    updates: int = 6
-
-
-def _on_newest(do: Callable[[str], None], how_many: int = 1) -> Callable[[str], None]:
-
-    def prepare(folder: str) -> None:
-        ckpt = os.path.join(folder, 'run', 'ckpt')
-        names = sorted(_names(ckpt), key=lambda n: int((re.findall(r'\d+', n) or [-1])[0]), reverse=True)
-        for name in names[:how_many]:
-            do(os.path.join(ckpt, name))
-
-    return prepare
-
-
-def _cut(path: str) -> None:
-    os.truncate(path, os.path.getsize(path) // 2)
-
-
-def _flip(path: str) -> None:
-    with open(path, 'r+b') as f:
-        f.seek(os.path.getsize(path) // 2)
-        byte = f.read(1)[0]
-        f.seek(-1, os.SEEK_CUR)
-        f.write(bytes([byte ^ 16]))
-
-
-def _small_disk(folder: str) -> None:
-    """Room for two checkpoints; only the superuser may make such a disk."""
-    run = os.path.join(folder, 'run')
-    os.mkdir(run)
-    subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=30m', 'none', run], check=True)
-
-
-def _reseed(folder: str) -> None:
-    for name in _names(os.path.join(folder, 'run', 'ckpt')):
-        path = os.path.join(folder, 'run', 'ckpt', name)
-        state = torch.load(path, weights_only=True)
-        state['run']['seed'] = 7
-        torch.save(state, path)
-
-
-class _Code:
-
-    def __reduce__(self) -> Tuple:
-        return os.mkdir, ('executed', )
-
-
-def _code(path: str) -> None:
-    torch.save(dict(model=_Code()), path)
-
-
-def _model(spoil: Callable[[str], None] = lambda folder: None) -> Callable[[str], None]:
-    """A model folder, spoiled."""
-
-    def prepare(folder: str) -> None:
-        from ding_grpo.model import CausalLM
-        from dizoo_llm.tasks.think_answer import ThinkAnswerTask
-        from dizoo_llm.text.tokenizer import build_word_tokenizer
-        torch.manual_seed(0)
-        path = os.path.join(folder, 'model')
-        CausalLM(
-            config=dict(
-                model_type='llama',
-                vocab_size=32,
-                hidden_size=32,
-                intermediate_size=64,
-                num_hidden_layers=1,
-                num_attention_heads=2
-            )
-        ).save_pretrained(path, build_word_tokenizer(ThinkAnswerTask.words))
-        spoil(path)
-
-    return prepare
-
-
-def _nan_weight(path: str) -> None:
-    from safetensors.torch import load_file, save_file
-    file = os.path.join(path, 'model.safetensors')
-    weights = load_file(file)
-    weights['model.norm.weight'][3] = float('nan')
-    save_file(weights, file, dict(format='pt'))
-
-
-def _link_out(path: str) -> None:
-    file = os.path.join(path, 'model.safetensors')
-    shutil.move(file, os.path.join(path, '..', 'elsewhere.safetensors'))
-    os.symlink(os.path.join('..', 'elsewhere.safetensors'), file)
-
-
-def _file(content: Any) -> Callable[[str], None]:
-    """A file of problems."""
-
-    def prepare(folder: str) -> None:
-        data = content if isinstance(content, bytes) else content.encode()
-        with open(os.path.join(folder, 'a.jsonl'), 'wb') as f:
-            f.write(data)
-
-    return prepare
-
-
-def _config(text: str) -> Callable[[str], None]:
-
-    def prepare(folder: str) -> None:
-        with open(os.path.join(folder, 'c.py'), 'w') as f:
-            f.write(text)
-
-    return prepare
-
-
-def _python(text: str) -> Callable[[str], None]:
-
-    def prepare(folder: str) -> None:
-        with open(os.path.join(folder, 'my_task.py'), 'w') as f:
-            f.write(text)
-
-    return prepare
-
-
-RESUME = dict(policy=dict(learn=dict(resume_training=True)))
-FILE = dict(
-    env=dict(
-        task=dict(type='file', path='a.jsonl'),
-        tokenizer=dict(chars='abcdefghij '),
-        evaluator_env_num=1,
-        n_evaluator_episode=1
-    )
-)
-MODEL = dict(env=dict(tokenizer=dict(pretrained='model')), policy=dict(model=dict(pretrained='model')))
-GOOD = '{"question": "a", "answer": "b"}\n'
-SCORER = '''
-def problems():
-    return [dict(prompt='2 + 2 =', answer='4')]
-
-
-def score(problem, completion):
-    return float('nan')
-'''
-LIMIT = 200_000  # bytes; a checkpoint here has 12 MB
-
-FAULTS = [
-    Fault('SIGTERM', 'SIGTERM: saving after update', code=143, signal=signal.SIGTERM, updates=10 ** 6),
-    Fault('Ctrl-C', 'SIGINT: saving after update', code=130, signal=signal.SIGINT, updates=10 ** 6),
-    Fault(
-        'no room for a checkpoint',
-        r'could not be written \(.*\); the last good one is run/ckpt/iteration_4',
-        RESUME,
-        limit=LIMIT,
-        first=4
-    ),
-    Fault(
-        'a full disk',
-        r'could not be written \(No space left on device\); the last good one is run/ckpt/iteration_2',
-        RESUME,
-        _small_disk,
-        updates=50
-    ),
-    Fault(
-        'newest checkpoint cut off',
-        'iteration_4.pth.tar is damaged.*resuming from run/ckpt/iteration_2',
-        RESUME,
-        _on_newest(_cut),
-        code=0,
-        first=4
-    ),
-    Fault(
-        'one bit of it flipped',
-        'iteration_4.pth.tar is damaged.*checksum.*resuming from run/ckpt/iteration_2',
-        RESUME,
-        _on_newest(_flip),
-        code=0,
-        first=4
-    ),
-    Fault('all checkpoints damaged', 'damaged.* no good earlier checkpoint', RESUME, _on_newest(_cut, 9), first=4),
-    Fault(
-        'code in place of checkpoints',
-        'contains more than tensors .* no good earlier checkpoint',
-        RESUME,
-        _on_newest(_code, 9),
-        first=4
-    ),
-    Fault('resumed with another seed', 'seed = 0: the run of .* has seed 7', dict(RESUME), _reseed, first=2),
-    Fault(
-        'weights that are not finite', 'parameter .*norm.weight: 1 of 32 numbers are NaN or infinite', MODEL,
-        _model(_nan_weight)
-    ),
-    Fault('a learning rate that explodes', 'NaN or infinite', dict(policy=dict(learn=dict(learning_rate=1e30)))),
-    Fault(
-        'ratios that run away, with max_ratio',
-        'models: run/model',
-        dict(policy=dict(learn=dict(max_ratio=1.2, epoch_per_collect=50, learning_rate=1e-2))),
-        code=0
-    ),
-    Fault(
-        'a scorer that gives NaN', 'right = nan|= nan, must be a finite number',
-        dict(
-            env=dict(
-                task=dict(type='file', path='my_task.py'),
-                tokenizer=dict(chars='0123456789+= '),
-                evaluator_env_num=1,
-                n_evaluator_episode=1
-            )
-        ), _python(SCORER)
-    ),
-    Fault('a broken line', "a.jsonl': line 2 is not valid JSON", FILE, _file(GOOD + '{"question"')),
-    Fault('another encoding', 'save the file as UTF-8', FILE, _file(GOOD.encode('utf-16'))),
-    Fault('a missing field', 'line 1 has no column for the answer', FILE, _file('{"question": "a"}')),
-    Fault(
-        'a million characters', 'the longest has 1000000', FILE,
-        _file('{"question": "%s", "answer": "b"}' % ('a' * 10 ** 6))
-    ),
-    Fault(
-        'one question with two answers',
-        'repeat a question with a different answer',
-        FILE,
-        _file(GOOD + '{"question": "a", "answer": "c"}\n'),
-        code=0
-    ),
-    Fault('an empty file', 'the task has no problem', FILE, _file('')),
-    Fault('<eos> in a prompt', 'it has no token for', FILE, _file('{"question": "a<eos>", "answer": "b"}')),
-    Fault(
-        'a model folder without tokenizer', 'contains no tokenizer', MODEL,
-        _model(lambda path: [os.remove(os.path.join(path, n)) for n in _names(path) if 'token' in n])
-    ),
-    Fault(
-        'without weights', 'model.pretrained = .*safetensors', MODEL,
-        _model(lambda path: os.remove(os.path.join(path, 'model.safetensors')))
-    ),
-    Fault('with a link out of it', 'is a link to .*, outside the folder', MODEL, _model(_link_out)),
-    Fault('a file without main_config', 'must define main_config', prepare=_config('x = 1\n')),
-    Fault('a config that does not compile', 'SyntaxError', prepare=_config('main_config = (\n')),
-]
-
-
 def inject(fault: Fault) -> Tuple[bool, str]:
     """
-    Overview:
-        Run with a fault.
-    Returns:
-        - as_told (:obj:`bool`): Whether what must come of it did, the exit code too, without a traceback, and \
-            everything that was there before is as it was.
-        - happened (:obj:`str`): The lines that tell it.
+    Run with a fault. Returns whether what must come of it did, the exit code too, without a traceback and with all that
+    was there before as it was; and the lines that tell it.
     """
     with tempfile.TemporaryDirectory() as folder:
         write_config(folder, fault.changes)
@@ -418,10 +164,7 @@ def inject(fault: Fault) -> Tuple[bool, str]:
         kept = all(_contents(folder).get(path) == digest for path, digest in before.items()) or fault.code == 0
         whole = not os.path.exists(os.path.join(folder, 'executed')) and 'Traceback' not in out
         if fault.name.startswith('ratios'):
-            steps = [
-                r['optimizer_steps']
-                for r in read_json_lines(os.path.join(folder, 'run', 'log', 'learner', 'metrics.jsonl'))
-            ]
+            steps = [record['optimizer_steps'] for record in metrics_of(folder)]
             whole = whole and max(steps) < 2 * 50
             lines.append(f'{min(steps):.0f} to {max(steps):.0f} of 100 steps of the optimizer an update')
         of_one_line = (line for line in reversed(lines) if re.search(fault.happened, line))
@@ -500,7 +243,7 @@ def main(kills: int, updates: int, seed: int, config: Optional[str], write: bool
         return
     rows, failed = [], 0
     for fault in FAULTS:
-        if fault.prepare is _small_disk and os.geteuid() != 0:
+        if fault.prepare is small_disk and os.geteuid() != 0:
             click.echo(f'--  {fault.name}: only the superuser can make one')
             continue
         as_told, happened = inject(fault)

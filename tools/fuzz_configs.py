@@ -57,10 +57,7 @@ MEMORY = 16 * 2 ** 30  # bytes of address space
 
 
 class Case(NamedTuple):
-    """
-    Overview:
-        One wrong config: which, what was done to it, and the name that a refusal must hold.
-    """
+    """One wrong config: which, what was done to it, and the name that a refusal must hold."""
     config: str
     kind: str
     what: str
@@ -70,10 +67,7 @@ class Case(NamedTuple):
 
 
 def shrunk(name: str, folder: str) -> Tuple[EasyDict, EasyDict]:
-    """
-    Overview:
-        A config that trains, so small that an update takes part of a second.
-    """
+    """A config that trains, so small that an update takes part of a second."""
     main, create = small(name, folder)
     if 'env_id' in main.env:
         main.env.env_kwargs.max_episode_steps, main.policy.learn.epoch_per_collect = 10, 2
@@ -81,10 +75,7 @@ def shrunk(name: str, folder: str) -> Tuple[EasyDict, EasyDict]:
 
 
 def make_case(seed: int, index: int, folder: str) -> Case:
-    """
-    Overview:
-        The case of a seed and an index, whatever other cases there are.
-    """
+    """The case of a seed and an index, whatever other cases there are."""
     name = NAMES[index % len(NAMES)]
     main, create = shrunk(name, folder)
     rng = random.Random(f'{seed} {index}')
@@ -144,10 +135,7 @@ def _replaced(rng: random.Random, main: EasyDict, create: EasyDict) -> Tuple[str
 
 
 def declared(main: EasyDict, create: EasyDict) -> Dict[str, Any]:
-    """
-    Overview:
-        Every key that is declared for a config, below ``policy`` and ``env``, with its default.
-    """
+    """Every key that is declared for a config, below ``policy`` and ``env``, with its default."""
     from ding.envs import BaseEnvManager
     from ding.utils import ENV_REGISTRY, MODEL_REGISTRY
     from ding.worker import AdvancedReplayBuffer, BaseLearner, InteractionSerialEvaluator
@@ -225,13 +213,7 @@ def _dotted(path: Any) -> str:
 
 
 def outcome_of(key: str, error: Optional[BaseException]) -> str:
-    """
-    Overview:
-        What became of a case.
-    Arguments:
-        - key (:obj:`str`): The name that a refusal must hold, before what is allowed.
-        - error (:obj:`Optional[BaseException]`): What the run ended with.
-    """
+    """What became of a case, whose run ended with ``error``. A refusal must hold ``key`` before what is allowed."""
     if error is None:
         return 'trained'
     if not isinstance(error, click.ClickException) or error.exit_code != 1 or '\n' in error.message:
@@ -241,10 +223,7 @@ def outcome_of(key: str, error: Optional[BaseException]) -> str:
 
 
 def train(case: Case) -> None:
-    """
-    Overview:
-        One update of the case, as ``ding`` would run it.
-    """
+    """One update of the case, as ``ding`` would run it."""
     from ding.entry import serial_pipeline, serial_pipeline_onpolicy
     pipeline = serial_pipeline if case.config.endswith('serial') else serial_pipeline_onpolicy
     pipeline((case.main, case.create), seed=0, max_train_iter=1)
@@ -252,15 +231,8 @@ def train(case: Case) -> None:
 
 def run_case(case: Case, limit: float, shown: bool = False) -> Tuple[str, str]:
     """
-    Overview:
-        Run it in a process of its own, which begins with all that this one has imported.
-    Arguments:
-        - case (:obj:`Case`): From ``make_case``.
-        - limit (:obj:`float`): Seconds.
-        - shown (:obj:`bool`): Whether what the run prints is shown.
-    Returns:
-        - outcome (:obj:`str`): One of ``OUTCOMES``.
-        - message (:obj:`str`): What the run ended with.
+    Run it in a process of its own, which begins with all that this one has imported, for so many seconds at most.
+    Returns one of ``OUTCOMES``, and what the run ended with. ``shown``: so is what it prints.
     """
     context = multiprocessing.get_context('fork')
     receive, send = context.Pipe(duplex=False)

@@ -45,10 +45,7 @@ ENDS = range(12)  # of 1,000 tokens: about a third of the rows end before the la
 
 
 class Found(NamedTuple):
-    """
-    Overview:
-        What one architecture needs: launches for each layer, launches beside the layers, and waits.
-    """
+    """What one architecture needs: launches for each layer, launches beside the layers, and waits."""
     token_of_layer: float
     token: float
     token_waits: float
@@ -59,13 +56,7 @@ class Found(NamedTuple):
 
 
 def count(kind: str, prompts: str) -> Found:
-    """
-    Overview:
-        Sample ``ROWS`` completions of each prompt, and learn them as one batch.
-    Arguments:
-        - kind (:obj:`str`): A key of ``KINDS``.
-        - prompts (:obj:`str`): A key of ``PROMPTS``.
-    """
+    """Sample ``ROWS`` completions of each prompt, and learn them as one batch. Keys of ``KINDS`` and ``PROMPTS``."""
     few, many = (_counted(kind, prompts, layers) for layers in LAYERS)
 
     def of_layer(part: str) -> float:
@@ -106,9 +97,8 @@ def _counted(kind: str, prompts: str, layers: int) -> Counter:
 
 def waits_of_update() -> Tuple[int, int]:
     """
-    Overview:
-        Waits of the learning of one mini-batch in one part, with the log of the update: of most updates, and of the \
-        first ones, in which the instruments look.
+    Waits of the learning of one mini-batch in one part, with the log of the update: of most updates, and of the first
+    ones, in which the instruments look.
     """
     with SimulatedGPU() as gpu:
         policy, waits = token_policy(dict(cuda=True)), []
@@ -121,10 +111,7 @@ def waits_of_update() -> Tuple[int, int]:
 
 
 def peak_of_keys() -> float:
-    """
-    Overview:
-        The most keys and values at a time when half of the rows leave, in multiples of those that were there before.
-    """
+    """The most keys and values at a time when half of the rows leave, in multiples of those that were there before."""
     with SimulatedGPU() as gpu, torch.no_grad():
         model = CausalLM(config=dict(WIDE, model_type='llama', num_hidden_layers=16)).to('cuda')
         assert model.shares_prompts

@@ -37,10 +37,7 @@ PROCESS = 0.9  # GiB of the process and its libraries
 
 
 class Way(NamedTuple):
-    """
-    Overview:
-        How a model is trained. ``kind``: of ``policy.model.quantize``.
-    """
+    """How a model is trained. ``kind``: of ``policy.model.quantize``."""
     model: Dict = {}
     optimizer: str = 'AdamW'
     adapters: bool = False
@@ -63,10 +60,7 @@ WAYS = {
 
 
 def needs(size: str, way: Way) -> float:
-    """
-    Overview:
-        GiB that each process needs for a model of the family.
-    """
+    """GiB that each process needs for a model of the family."""
     layers, hidden, between, heads, keys, tied = QWEN[size]
     config = dict(
         model_type='qwen2',

@@ -83,6 +83,7 @@ def test_a_module_that_needs_a_package_which_is_not_installed(tmp_path, monkeypa
         (dict(type='file', path='a.jsonl', template='Question:answer', prompt='a:b', at='12:30'), []),
         (dict(type='file', path='C:/data/a.jsonl'), []),
         (dict(type='file', score='my.module:score'), ["env.task.score = 'my.module:score'"]),
+        (dict(type='mine', reward=['number', '/x/a.py:f']), ["env.task.reward = '/x/a.py:f'"]),
         (dict(type='mine', file='rewards'), ["env.task.file = 'rewards'"]),
         (dict(type='mine', parts=[dict(source='a/b.py')]), ["env.task.parts.source = 'a/b.py'"]),
         (dict(type='mine', import_names=['ding_grpo.envs', 'mine']), ["env.task.import_names = 'mine'"]),

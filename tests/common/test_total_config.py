@@ -3,7 +3,7 @@ from functools import partial
 
 import pytest
 
-from ding_common.config.total_config import as_literals, code_of, read_total_config
+from ding_common.config.total_config import as_literals, read_total_config
 from ding_grpo.run.around import save_config
 
 pytestmark = pytest.mark.unittest
@@ -22,8 +22,3 @@ def test_functions_are_names_and_other_objects_texts(tmp_path):
     config = dict(env=dict(task=given), policy={})
     save_config(config, str(tmp_path / 'total_config.py'))
     assert read_total_config(str(tmp_path)) == as_literals(config)
-
-
-@pytest.mark.parametrize('text', ['a.b:c', 'a.py', 'dir/a.py:f', '/x/a.py:f'])
-def test_what_is_code_is_told(text):
-    assert code_of(dict(env=dict(task=dict(reward=['number', text])))) == [f'env.task.reward = {text!r}']

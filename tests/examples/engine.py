@@ -11,6 +11,7 @@ from transformers import (LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2C
 
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.tasks import Problem, Task
+from tests.policies import Step
 
 PATH = os.path.join(os.path.dirname(__file__), '..', '..', 'examples', 'grpo.py')
 WORDS = ['ba', 'cab', 'hgfed', 'acbd']  # prompts of four lengths
@@ -68,13 +69,6 @@ def disturb(model: PreTrainedModel, seed: int, size: float) -> None:
     with torch.no_grad():
         for p in model.parameters():
             p += size * torch.randn(p.shape, generator=generator, dtype=p.dtype)
-
-
-class Step:
-    """What the policy reads of a DI-engine timestep."""
-
-    def __init__(self, reward: float, info: Dict[str, Any]) -> None:
-        self.reward, self.info, self.done = reward, info, True
 
 
 class Engine:

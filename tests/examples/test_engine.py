@@ -6,13 +6,12 @@ import pytest
 import torch
 
 from ding_grpo.model import CausalLM, PromptBatch
-from ding_grpo.rl_utils import efficient_method, group_advantage, grpo_data, grpo_error, grpo_policy_data, \
-    grpo_policy_error, less_efficient_method, linear_log_prob, naive_method
+from ding_grpo.rl_utils import efficient_method, group_advantage, less_efficient_method, linear_log_prob, naive_method
 
 from .engine import WORDS, Engine, batch_of, disturb, example, make_model
 
 CLOSE = dict(rtol=0, atol=1e-9)
-SEEDS = (0, 1, 2)
+SEEDS = (0, 1)
 GROUP = 4  # rows of a group
 # (max_tokens, options of the example): of completions of at most two tokens, most are cut
 SETTINGS = {
@@ -98,38 +97,6 @@ class TestFunctions:
         adv = group_advantage(batch.reward, group)
         assert close(adv, batch.adv) and adv.unique().numel() > 4
         assert not adv[group == 1].any() and not batch.adv[group == 1].any()  # exactly
-
-    @pytest.mark.parametrize('beta', [0.0, 0.1])
-    @pytest.mark.parametrize('clip', [0.02, 0.2])
-    def test_loss_and_gradient_from_log_probs(self, rows, clip, beta):
-        model, batch, _ = rows
-        logp = example.completion_logp(model, batch).detach()
-        ref = batch.logp_old + 0.1 if beta else None
-        mine, its = logp.clone().requires_grad_(), logp.clone().requires_grad_()
-        loss, metrics = example.grpo_loss(mine, batch.logp_old, ref, batch.adv, batch.mask, clip, beta)
-        data = grpo_data(its, batch.logp_old, ref, batch.adv, batch.mask.double())
-        other, info = grpo_error(data, clip_ratio=clip, beta=beta)
-        assert close(loss, other)
-        assert close(*(torch.autograd.grad(x, y)[0] for x, y in ((loss, mine), (other, its))))
-        clipfrac, kl = info.clipfrac, info.metrics()['kl']
-        assert clipfrac == pytest.approx(metrics['clipfrac'], abs=1e-9) and (clip > 0.1 or clipfrac > 0.2)
-        assert kl == pytest.approx(metrics['kl'], abs=1e-9) and (kl > 0) == (beta > 0)
-
-    @pytest.mark.parametrize('beta', [0.0, 0.1])
-    def test_loss_and_gradient_from_logits(self, rows, beta):
-        model, batch, _ = rows
-        generator = torch.Generator().manual_seed(1)
-        shape = (*batch.completion.shape, model.config.vocab_size)
-        logits = [torch.randn(shape, generator=generator, dtype=torch.double).requires_grad_() for _ in range(3)]
-        index = batch.completion.unsqueeze(2)
-        new, old, ref = (x.log_softmax(-1).gather(2, index).squeeze(2) for x in logits)
-        loss, _ = example.grpo_loss(new, old.detach(), ref.detach(), batch.adv, batch.mask, 0.2, beta)
-        action = batch.completion.masked_fill(batch.mask == 0, -100)  # any id is allowed on padding
-        constant = [x.detach() for x in logits[1:]]
-        data = grpo_policy_data(logits[0], constant[0], constant[1], action, batch.adv, batch.mask.double())
-        other, _ = grpo_policy_error(data, clip_ratio=0.2, beta=beta)
-        assert close(loss, other)
-        assert close(*(torch.autograd.grad(x, logits[0])[0] for x in (loss, other)))
 
 
 @pytest.mark.unittest

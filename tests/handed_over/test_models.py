@@ -69,7 +69,6 @@ def like(path):
 REFUSED, FLOATS, TWO = 'in adapter_config.json: must be', 'floating-point', 'contains both a model and adapters'
 FORM, JOIN = 'adapter_config.json cannot be read (', 'its adapters cannot be added to'
 BROKEN = [
-    ('a config that is not JSON', broken(write(ADAPTER_CONFIG, 'nope')), f'{FORM}JSONDecodeError'),
     ('a deep config', broken(write(ADAPTER_CONFIG, DEEP)), f'{FORM}RecursionError'),
     ('an empty config', broken(write(ADAPTER_CONFIG, '{}')), f"{FORM}KeyError: 'base_model_name_or_path'"),
     (
@@ -102,7 +101,6 @@ BROKEN = [
 ADAPTERS = [
     Case('adapters as they are', adapters(), load, ''),
     Case('adapters that import by megatron', adapters(megatron_config=dict(a=1), megatron_core='evil'), load, REFUSED),
-    Case('megatron without its core', adapters(megatron_config=dict(a=1)), load, "megatron_config = {'a': 1}"),
     Case(
         'adapters of a class elsewhere', adapters(auto_mapping=dict(base_model_class='A', parent_library='evil')), load,
         'must be a class of transformers'
@@ -120,7 +118,6 @@ ADAPTERS = [
     Case('a pattern in 900 groups', adapters(target_modules='(' * 900 + ')' * 900), load, REFUSED),
     Case('a factor that is a text', adapters(alpha_pattern=dict(q_proj='x')), load, REFUSED),
     Case('a factor of 400 digits', adapters(alpha_pattern=dict(q_proj=10 ** 400)), load, REFUSED),
-    Case('factors in a list', adapters(alpha_pattern=['q_proj']), load, REFUSED),
     Case('a number that fills the memory', adapters(num_virtual_tokens=10 ** 9), load, REFUSED),
     Case('a number below 0', adapters(lora_alpha=-10 ** 9), load, REFUSED),
     Case('a config that is a text', adapters(eva_config='../outside'), load, REFUSED),
@@ -132,8 +129,7 @@ ADAPTERS = [
         'a reward model that loads adapters', of('model', with_adapters),
         lambda folder: load_reward_model(str(folder), 'float32', 'key'), TWO
     ),
-    *(Case(f'{name}, in float32', make, load_float32, told) for name, make, told in BROKEN),
-    *(Case(name, make, load, told) for name, make, told in BROKEN),
+    *(Case(name, make, load_float32, told) for name, make, told in BROKEN),
 ]
 
 # -------------------------------------------------------------------------------------------------------------- models
@@ -167,17 +163,12 @@ def torch_weights(convert=lambda t: t, legacy=False):
 
 
 def compressed_weights(folder):
+    """Of a name that only an index has."""
     torch_weights()(folder)
-    compress(folder / 'pytorch_model.bin')
-
-
-def other_name(folder):
-    """Compressed weights whose name only an index has."""
-    compressed_weights(folder)
-    names = torch.load(folder / 'pytorch_model.bin', weights_only=True)
-    (folder / 'pytorch_model.bin').rename(folder / 'w.pt')
-    write('pytorch_model.bin.index.json', json.dumps(dict(metadata={}, weight_map=dict.fromkeys(names,
-                                                                                                'w.pt'))))(folder)
+    weights = torch.load(folder / 'pytorch_model.bin', weights_only=True)
+    compress((folder / 'pytorch_model.bin').rename(folder / 'w.pt'))
+    index = dict(metadata={}, weight_map=dict.fromkeys(weights, 'w.pt'))
+    write('pytorch_model.bin.index.json', json.dumps(index))(folder)
 
 
 def biases(weights):
@@ -204,17 +195,9 @@ def gguf(name, value):
     return make
 
 
-def evil_pickle(save):
-
-    def harm(folder):
-        (folder / WEIGHTS).unlink()
-        save({'model.norm.weight': Evil(folder)}, folder / 'pytorch_model.bin')
-
-    return of('model', harm)
-
-
-def pickled(data, path):
-    path.write_bytes(pickle.dumps(data))
+def evil_pickle(folder):
+    (folder / WEIGHTS).unlink()
+    (folder / 'pytorch_model.bin').write_bytes(pickle.dumps({'model.norm.weight': Evil(folder)}))
 
 
 def evil_code(folder):
@@ -255,7 +238,6 @@ MODELS = [
     Case('layers of a part', model(text_config=dict(num_hidden_layers=10 ** 12)), load, MANY),
     Case('layers of a tokenizer\'s model', model(num_hidden_layers=10 ** 12), load_words, MANY),
     Case('blocks', model(model_type='xlstm', num_blocks=3_000_000), load, f'num_blocks = 3000000: {MANY}'),
-    Case('layers in a text', model(num_hidden_layers='3000000'), load, "'num_hidden_layers' expected int"),
     Case('dense layers', model(model_type='cohere2_moe', first_k_dense_replace=10 ** 9), load, MANY),
     Case('labels', model(num_labels=10 ** 9), load, MANY),
     Case('kinds of layers', model(model_type='gpt_neo', attention_types=[[['global'], 10 ** 9]]), load, MANY),
@@ -280,7 +262,6 @@ MODELS = [
     Case('weights of bools', torch_weights(lambda t: t.bool()), load, FLOATS),
     Case('the same in an old format', torch_weights(lambda t: t.bool(), legacy=True), load, FLOATS),
     Case('compressed weights', compressed_weights, load, 'is compressed'),
-    Case('compressed weights of another name', other_name, load, 'is compressed'),
     Case(
         'an index that is a list',
         of('model', remove(WEIGHTS), write(INDEX, '{"metadata": {}, "weight_map": ["a", "b"]}')), load,
@@ -290,7 +271,6 @@ MODELS = [
     Case('no config', of('model', remove(CONFIG)), load, 'the folder contains no config.json'),
     Case('no weights', of('model', remove(WEIGHTS)), load, 'no file named model.safetensors'),
     Case('half of the weights', of('model', cut(WEIGHTS)), load_float32, 'SafetensorError'),
-    Case('empty weights', of('model', write(WEIGHTS, '')), load, 'SafetensorError'),
     Case('a part is missing', of('parts', lose_a_part), load, 'model-00002'),
     Case('other shapes', model(hidden_size=16), load_float32, 'the shapes of its weights do not match its config.j'),
     Case('a layer without weights', model(num_hidden_layers=3), load, "are missing, for example 'model.layers.2"),
@@ -298,17 +278,12 @@ MODELS = [
     Case('a size that is a text', model(hidden_size='x'), load, "'hidden_size' expected int"),
     Case('no heads', model(num_attention_heads=0), load, 'ZeroDivisionError'),
     Case('a config that is not JSON', of('model', write(CONFIG, '{nope')), load, 'not a valid JSON file'),
-    Case('a config that is a list', of('model', write(CONFIG, '[1]')), load, 'model_type'),
     Case('a deep config', of('model', write(CONFIG, DEEP)), load, 'RecursionError'),
-    Case(
-        'a pickle in a file of torch', evil_pickle(torch.save), load_float32, f'other objects than weights; {NO_CODE}'
-    ),
-    Case('a pickle', evil_pickle(pickled), load_float32, NO_CODE),
+    Case('a pickle', of('model', evil_pickle), load_float32, NO_CODE),
     Case('code', of('model', evil_code), load_float32, OWN_CODE),
     Case(
         'no tokenizer', of('model', remove('tokenizer.json', 'tokenizer_config.json')), load_words, 'contains no toke'
     ),
-    Case('an empty tokenizer', of('model', write('tokenizer.json', '')), load_words, 'Expecting value'),
     Case('a tokenizer without parts', of('model', write('tokenizer.json', '{}')), load_words, NO_WORDS),
     Case('a panic', of('model', change('tokenizer.json', normalizer=PANIC)), load_words, 'PanicException'),
     Case('a deep tokenizer', of('model', write('tokenizer.json', DEEP)), load_words, NO_WORDS),

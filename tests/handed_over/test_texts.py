@@ -126,17 +126,6 @@ def test_what_a_file_of_the_user_evaluates_for_ever():
     assert task.checked_score(task.problem(0), '1') == dict(score=1)
 
 
-@pytest.mark.parametrize(
-    'line', [b'{"question": ', b'[' * 100_000, b'{"question": "\xff", "answer": "1"}', b'{"question": "\\ud800"}'],
-    ids=lambda v: repr(v[:16])
-)
-def test_a_bad_line_of_a_data_file_is_named(line):
-    path = write('a.jsonl', dict(question='a', answer='1'), line)
-    with pytest.raises(ConfigError, match="env.task.path = 'a.jsonl': line 2 ") as caught:
-        create_task(dict(type='file', path=path))
-    assert one_line(caught.value.message) and caught.value.format_message().isprintable()
-
-
 def test_a_name_of_a_column_in_a_message(capsys):
     with pytest.raises(ConfigError) as caught:
         create_task(dict(type='file', path=write('a.jsonl', {ESCAPES: '1'})))
@@ -166,26 +155,3 @@ def test_control_characters_and_markup_in_a_run(capfd):
     assert prompts <= {row['question'] for row in rows}  # files of records keep the text
     done = CliRunner().invoke(report, ['run'])
     assert done.exit_code == 0 and one_line(done.output.strip())
-
-
-def test_files_of_a_run():
-    """Each with a line of another kind; the page has the rest, and a line for each file says what it lacks."""
-    metrics = dict(train_iter=0, envstep=1, seconds=1., reward_mean=0.5)
-    kinds = {'<a href="https://e.example">log in</a>': dict(mean=1.), 'b': dict(mean=0.)}
-    write('run/log/learner/metrics.jsonl', metrics, b'\xff\xfe', dict(metrics, train_iter=1), b'{"train_iter": 2')
-    write('run/log/evaluator/evaluations.jsonl', dict(metrics, kinds=kinds), b'[' * 100_000, b'[]')
-    write('run/log/collector/completions.jsonl', b'{"train_iter": 0}')
-    write('run/log/learner/tokens.jsonl', dict(train_iter=0, group=0, prompt='p', rows=[dict(text=RUN)]))
-    write('run/findings.jsonl', b'{"update": 1, "cause": "x", "message": "m", "value": NaN}', b'{"message": "\x1b[2J"}')
-    write('run/total_config.py', f'exp_config = {RUN}'.encode())
-    done = CliRunner().invoke(report, ['run', '--out', 'page.html'])
-    told = done.output.splitlines()
-    assert done.exit_code == 0 and all(line.isprintable() and len(line) < 400 for line in told)
-    for name, line in (('learner/metrics', 2), ('evaluator/evaluations', 2), ('collector/completions', 1),
-                       ('learner/tokens', 1), ('../findings', 2)):
-        path = os.path.normpath(f'run/log/{name}.jsonl')
-        assert sum(text.startswith(f'{path}: line {line} cannot be read (') for text in told) == 1, done.output
-    data = open('page.html').read().partition('id="data">')[2].partition('</script>')[0]
-    run, = json.loads(data, parse_constant=pytest.fail)['runs']
-    assert run['metrics']['train_iter'] == [0, 1] and [found['cause'] for found in run['findings']] == ['x']
-    assert '<a href' not in data and len(run['evaluations']) > 2

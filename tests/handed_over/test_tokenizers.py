@@ -2,7 +2,6 @@
 import shutil
 from functools import partial
 
-import click
 import pytest
 
 from dizoo_llm.envs import TokenEnv
@@ -103,7 +102,7 @@ OPTIONS = [
 ]
 TOKENIZERS = [
     *(Case(name, tokenizer(text), ask, told) for name, text, told in TEMPLATES),
-    *(Case(f'{name}, in an environment', tokenizer(text), ask_in_env, told) for name, text, told in TEMPLATES),
+    Case('a template that loops for some chats, in an environment', tokenizer(LATE), ask_in_env, SLOW),
     *(
         Case(name, tokenizer(text), partial(ask_in_env, chat_options=dict(date='now')), told)
         for name, text, told in OPTIONS
@@ -131,10 +130,3 @@ TOKENIZERS = [
 @pytest.mark.parametrize('case', TOKENIZERS, ids=name_of)
 def test_what_is_handed_over(case, handed):
     check(case, handed)
-
-
-def test_the_limit_of_a_template(handed):
-    """As it is, which the other cases change."""
-    tokenizer(LOOP)(handed)
-    with pytest.raises(click.ClickException, match='its chat template took more than 5 s for'):
-        ask(handed)

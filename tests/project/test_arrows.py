@@ -2,6 +2,7 @@
 import ast
 import glob
 import os
+from functools import cache
 
 import pytest
 
@@ -14,6 +15,7 @@ ROOMS = [
     'instruments', 'run', 'policy', 'framework', 'envs', 'loop', 'entry', 'compat', 'check', 'words', 'from_ppo',
     'compare', 'gradient_bench', 'replay', 'report', 'sharing', 'bonus', 'completion', 'train', '__main__'
 ]
+PACKAGES = ('ding_common', 'ding_grpo', 'dizoo_llm')
 MOST_MODULES = 14  # of a room and its folders, each
 DIZOO_LLM = [
     'dizoo_llm', 'dizoo_llm.servers', 'dizoo_llm.rewards', 'dizoo_llm.base', 'dizoo_llm.data', 'dizoo_llm.tasks',
@@ -46,8 +48,8 @@ def part_of(module):
 
 
 def imports_of(source, here=''):
-    """(module, name or None) of each import in a source; ``here`` is the package of its relative imports."""
-    for node in ast.walk(ast.parse(source)):
+    """(module, name or None) of each import in a text or a tree; ``here`` is the package of its relative imports."""
+    for node in ast.walk(ast.parse(source) if isinstance(source, str) else source):
         if isinstance(node, ast.Import):
             yield from ((alias.name, None) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -56,18 +58,29 @@ def imports_of(source, here=''):
             yield from ((f'{target}.{a.name}', None) if node.module is None else (target, a.name) for a in node.names)
 
 
+@cache
+def sources():
+    """(path, tree) of each file of the packages."""
+    paths = [path for package in PACKAGES for path in glob.glob(os.path.join(ROOT, package, '**/*.py'), recursive=True)]
+    found = []
+    for path in paths:
+        with open(path, encoding='utf-8') as f:
+            found.append((os.path.relpath(path, ROOT), ast.parse(f.read())))
+    return found
+
+
+@cache
 def imports():
     """(module, imported module) of the packages."""
-    for package in ('ding_common', 'ding_grpo', 'dizoo_llm'):
-        for path in glob.glob(os.path.join(ROOT, package, '**', '*.py'), recursive=True):
-            name = os.path.relpath(path, ROOT)[:-3].replace(os.sep, '.')
-            with open(path, encoding='utf-8') as f:
-                for target, _ in imports_of(f.read(), name.rpartition('.')[0]):
-                    yield name.removesuffix('.__init__'), target
+    found = []
+    for path, tree in sources():
+        name = path[:-3].replace(os.sep, '.')
+        found += [(name.removesuffix('.__init__'), target) for target, _ in imports_of(tree, name.rpartition('.')[0])]
+    return found
 
 
 def test_every_import_follows_an_arrow():
-    own = [(a, b) for a, b in imports() if b.split('.')[0] in ('ding_common', 'ding_grpo', 'dizoo_llm')]
+    own = [(a, b) for a, b in imports() if b.split('.')[0] in PACKAGES]
     assert len(own) > 30
     wrong = {
         (a, b)
@@ -105,16 +118,25 @@ def test_no_modules_import_each_other_in_a_circle():
 
 def test_no_long_file_and_no_long_function():
     """Lines of a function are counted without its docstring."""
-    for package in ('ding_common', 'ding_grpo', 'dizoo_llm'):
-        for path in glob.glob(os.path.join(ROOT, package, '**', '*.py'), recursive=True):
-            with open(path, encoding='utf-8') as f:
-                source = f.read()
-            assert source.count('\n') <= 350, path
-            for node in ast.walk(ast.parse(source)):
-                if isinstance(node, ast.FunctionDef):
-                    first = node.body[0]
-                    told = first.end_lineno - first.lineno + 1 if ast.get_docstring(node) is not None else 0
-                    assert node.end_lineno - node.lineno + 1 - told <= 60, f'{path}: {node.name}'
+    for path, tree in sources():
+        assert not tree.body or tree.body[-1].end_lineno <= 350, path
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                first = node.body[0]
+                told = first.end_lineno - first.lineno + 1 if ast.get_docstring(node) is not None else 0
+                assert node.end_lineno - node.lineno + 1 - told <= 60, f'{path}: {node.name}'
+
+
+def test_every_text_file_is_opened_with_an_encoding():
+    """UTF-8 whatever the locale: a file that is written in a Latin-1 or GBK locale is read in another."""
+    found = 0
+    for path, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == 'open':
+                found += 1
+                binary = len(node.args) > 1 and 'b' in node.args[1].value
+                assert binary or 'encoding' in {k.arg for k in node.keywords}, f'{path}:{node.lineno}'
+    assert found > 20
 
 
 @pytest.mark.parametrize('part', ['ding_grpo.rl_utils', 'ding_grpo.rollout'])

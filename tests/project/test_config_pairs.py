@@ -25,9 +25,3 @@ def test_environment_evaluator_network_and_kl_are_the_same(name):
     if has_kl:
         assert grpo.policy.learn.kl == ppo.policy.learn.kl
         assert grpo.policy.learn.entropy.weight == ppo.policy.learn.entropy_weight
-
-
-@pytest.mark.unittest
-def test_there_are_pairs():
-    assert {f'{task}_ppo' for task in ('cartpole', 'acrobot', 'lunarlander', 'pendulum', 'think_answer')} | \
-        {'think_answer_ppo_kl'} <= set(names('*_ppo*'))

@@ -48,7 +48,6 @@ def make(tmp_path):
 @pytest.mark.parametrize(
     'commands, arguments, first', [
         ({'python3.10': PY310, 'python3.11': PY311, 'python3.12': PY312, 'python3': PY312}, [], 'python3.11 -m venv'),
-        ({'python3.10': PY310, 'python3.12': PY312}, [], 'python3.12 -m venv'),
         ({'python3.10': PY310, 'python3.11': SHIM, 'python3.12': SHIM}, [], 'python3.10 -m venv'),
         ({'python3.11': WITHOUT_ENSUREPIP, 'python3.12': PY312}, [], 'python3.12 -m venv'),
         ({'python3': PY312}, [], 'python3 -m venv'),
@@ -57,7 +56,6 @@ def make(tmp_path):
         ({'python3.11': PY311}, ['PYTHON=/somewhere/python'], '/somewhere/python -m venv'),
         ({'uv': UV, 'python3.12': PY312}, [], 'uv venv --python python3.12'),
         ({'uv': UV, 'python3': PY313}, [], 'uv venv --python 3.11'),
-        ({'uv': UV, 'python3.12': PY312}, ['PYTHON=3.10'], 'uv venv --python 3.10'),
         ({'uv': UV}, ['PYTHON=3.13', OVERRIDES], 'uv venv --python 3.13'),
         ({'uv': UV, 'python3.11': PY311}, ['UV='], 'python3.11 -m venv'),
     ]

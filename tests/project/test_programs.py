@@ -6,13 +6,12 @@ import os
 import pytest
 
 from tests.processes import ROOT
-from tests.project.test_arrows import imports_of
+from tests.project.test_arrows import PACKAGES, imports_of
 
 BY_PATH = [  # programs that are started by their path
     path for folder in ('tools', 'examples', 'config')
     for path in glob.glob(os.path.join(ROOT, folder, '**', '*.py'), recursive=True)
 ]
-PACKAGES = ('ding_common', 'ding_grpo', 'dizoo_llm')
 FILES = [*BY_PATH, *glob.glob(os.path.join(ROOT, 'benchmarks', '**', '*.py'), recursive=True)]
 
 

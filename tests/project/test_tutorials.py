@@ -41,7 +41,7 @@ def test_own_task(tmp_path, page, module, config, updates, completions, learned)
         text, found = re.subn(rf'^( *){key}=.*$', rf'\g<1>{line.strip()}', text, count=1, flags=re.MULTILINE)
         assert found == 1, key
     (tmp_path / 'my_config.py').write_text(text)
-    command = f'-m serial_onpolicy -c my_config.py -s 0 --train-iter {updates if learned else 3}'
+    command = f'-m serial_onpolicy -c my_config.py -s 0 --train-iter {updates if learned else 1}'
     code, out = Process(run_ding, command, tmp_path).end(300)
     assert code == 0, out
     last = read_json_lines(str(tmp_path / 'runs' / config / 'log' / 'evaluator' / 'evaluations.jsonl'))[-1]
