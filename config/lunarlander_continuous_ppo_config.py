@@ -1,4 +1,4 @@
-"""DI-engine's PPO on LunarLanderContinuous-v3 (needs the extra box2d), for comparison with lunarlander_continuous_grpo_config.py."""
+"""DI-engine's PPO on LunarLanderContinuous-v3 (needs the extra box2d), as in lunarlander_continuous_grpo_config.py."""
 from easydict import EasyDict
 
 hidden = dict(encoder_hidden_size_list=[64, 64], actor_head_hidden_size=64, critic_head_hidden_size=64)

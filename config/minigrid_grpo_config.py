@@ -6,6 +6,7 @@ from ding_grpo.entry import complete, run
 main_config, create_config = shipped_config('lunarlander_grpo')
 main_config.exp_name = 'runs/minigrid_grpo'
 views = ['minigrid.wrappers:ImgObsWrapper', 'gymnasium.wrappers:FlattenObservation']
+views.append(dict(type='gymnasium.wrappers:DtypeObservation', kwargs=dict(dtype='float32')))  # PPO takes no bytes
 main_config.env = EasyDict(
     env_id='MiniGrid-DoorKey-5x5-v0', gymnasium_wrappers=views, n_evaluator_episode=100, stop_value=0.9
 )

@@ -1,9 +1,9 @@
-"""DI-engine's PPO on MiniGrid-DoorKey-5x5-v0 (needs the extra minigrid), for comparison with minigrid_grpo_config.py."""
+"""DI-engine's PPO on MiniGrid-DoorKey-5x5-v0 (extra minigrid), for comparison with minigrid_grpo_config.py."""
 from easydict import EasyDict
 
 hidden = dict(encoder_hidden_size_list=[64, 64], actor_head_hidden_size=64, critic_head_hidden_size=64)
 views = ['minigrid.wrappers:ImgObsWrapper', 'gymnasium.wrappers:FlattenObservation']
-views += [dict(type='gymnasium.wrappers:DtypeObservation', kwargs=dict(dtype='float32'))]  # PPO converts no bytes
+views.append(dict(type='gymnasium.wrappers:DtypeObservation', kwargs=dict(dtype='float32')))  # PPO takes no bytes
 evaluation = dict(evaluator_env_num=100, n_evaluator_episode=100, stop_value=0.9)
 main_config = EasyDict(
     exp_name='runs/minigrid_ppo',

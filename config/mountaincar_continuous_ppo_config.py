@@ -5,7 +5,7 @@ hidden = dict(encoder_hidden_size_list=[64, 64], actor_head_hidden_size=64, crit
 evaluation = dict(evaluator_env_num=100, n_evaluator_episode=100, stop_value=90)
 main_config = EasyDict(
     exp_name='runs/mountaincar_continuous_ppo',
-    env=dict(env_id='MountainCarContinuous-v0', act_scale=True, collector_env_num=8, **evaluation),
+    env=dict(env_id='MountainCarContinuous-v0', act_scale=True, collector_env_num=16, **evaluation),
     policy=dict(
         action_space='continuous',
         model=dict(obs_shape=2, action_shape=1, action_space='continuous', **hidden),
