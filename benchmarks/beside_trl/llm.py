@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import tempfile
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 import click
 import torch
@@ -177,12 +177,12 @@ def of_both(sides: Dict[str, Side]) -> Dict[str, str]:
     return {**sides[PEER].begun['versions'], **sides[OURS].begun['versions']}
 
 
-def report(found: Dict[int, Dict[str, Any]]) -> str:
+def report(found: List[Tuple[int, Dict[str, Any]]]) -> str:
     """
     Overview:
-        docs/results/llm_beside_trl.md, from the entries of benchmarks/results/results.json by tokens of a completion.
+        docs/results/llm_beside_trl.md, from entries of benchmarks/results/results.json with their completion lengths.
     """
-    entries = list(found.values())
+    entries = [r for _, r in found]
     rows = [
         [
             tokens, SHAPES[tokens]['group_size'], SHAPES[tokens]['rows'],
@@ -190,7 +190,7 @@ def report(found: Dict[int, Dict[str, Any]]) -> str:
             spread(r, 'peer'),
             ratio(r), f"{r['memory_ours'] / 2 ** 30:.1f} / {r['memory_peer'] / 2 ** 30:.1f}",
             brand(r['processor'])
-        ] for tokens, r in found.items()
+        ] for tokens, r in found
     ]
     heads = [
         'tokens', 'completions of a prompt', 'rows at a time', 'this project, s', 'TRL, s', 'ratio',
@@ -199,7 +199,7 @@ def report(found: Dict[int, Dict[str, Any]]) -> str:
     return TEXT.format(
         prompt=max(r['prompt'] for r in entries),
         rate=LEARNING_RATE,
-        difference='; '.join(f"{r['difference']} with {tokens} tokens" for tokens, r in found.items()),
+        difference='; '.join(f"{r['difference']} with {tokens} tokens" for tokens, r in found),
         machines=machines(entries),
         threads=entries[0]['threads'],
         versions=', '.join(f'{name} {number}' for name, number in entries[0]['versions'].items()),
@@ -231,13 +231,14 @@ def main(peer_python: str, threads: int, updates: int, only: str, only_page: boo
         add([measured(tokens, threads, peer_python, updates)])
     with open(PATH) as f:
         found = json.load(f)
-    results = {r['work']: r for r in found if r['threads'] == threads and r['instructions'] == instructions()}
-    missing = [f'llm_T{tokens}' for tokens in SHAPES if f'llm_T{tokens}' not in results]
+    found = [r for r in found if r['threads'] == threads and r['instructions'] == instructions()]
+    results = [(tokens, r) for tokens in SHAPES for r in found if r['work'] == f'llm_T{tokens}']
+    missing = [str(tokens) for tokens in SHAPES if tokens not in dict(results)]
     if missing:
         click.echo(f"docs/results/llm_beside_trl.md is not written before these are measured: {', '.join(missing)}")
         return
     with open(os.path.join(ROOT, 'docs', 'results', 'llm_beside_trl.md'), 'w') as f:
-        f.write(report({tokens: results[f'llm_T{tokens}'] for tokens in SHAPES}))
+        f.write(report(results))
 
 
 if __name__ == '__main__':
