@@ -164,8 +164,7 @@ class TestLanguageModel:
             (naive_method, dict()),
             (efficient_method, dict(dual_clip=1.1, kl_type='k3')),
             (less_efficient_method, dict(kl_type='k2', entropy_bonus=False)),
-        ],
-        ids=str
+        ]
     )
     def test_equals_di_engines_way_on_the_tokens_that_count(self, method, options):
         loss, info = ppo_policy_error(self.data, log_prob_fn=method, **options)
