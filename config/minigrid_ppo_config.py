@@ -16,7 +16,6 @@ main_config = EasyDict(
             epoch_per_collect=4,
             batch_size=64,
             learning_rate=3e-4,
-            value_weight=0.5,
             entropy_weight=0.01,
         ),
         collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),

@@ -47,7 +47,7 @@ def test_an_unknown_name_ends_in_one_line_with_the_nearest(name):
         find_config(name)
     assert error.value.message.startswith(
         f"--config = '{name}': there is no such file, and no shipped config with this name; did you mean '{nearest}'? "
-        'Allowed: acrobot_grpo, '
+        'The nearest of '
     )
 
 
