@@ -2,6 +2,7 @@
 Critic-free RL on classic tasks: GRPO, a critic on its rollouts, and DI-engine's PPO, each with its shipped config, on
 the same seeds. Writes benchmarks/results/classic.json and docs/results/classic.md, after each task.
 """
+import hashlib
 import json
 import os
 import signal
@@ -11,8 +12,8 @@ from typing import Any, Dict, List
 import click
 
 from benchmarks.comparison import compare
-from benchmarks.comparison.page import cell, interval, markdown, middle, on
-from benchmarks.comparison.runs import OUT, Outcome, outcome, run_all, works_of
+from benchmarks.comparison.page import interval, markdown, middle, on
+from benchmarks.comparison.runs import OUT, Outcome, Work, outcome, run_all, works_of
 from benchmarks.comparison.tasks import CLASSIC, EVERY, SIDES
 from benchmarks.shared.paths import RECORDS, ROOT
 from ding_grpo.compare.statistics import interquartile_mean, probability_of_improvement
@@ -36,14 +37,14 @@ or when its budget of environment steps is used up.
 
 - **Steps, seconds**: to the bar, median over the seeds with smallest and largest; `never` where the budget did not
   suffice. Seconds are those of the processor for collecting and learning, without evaluations.
-- **Last return**: of the last evaluation, interquartile mean over the seeds with its 95 % bootstrap interval.
+- **Last return**: of the last evaluation, interquartile mean over the seeds with its 95 % bootstrap interval;
+  of fewer than three seeds the median with smallest and largest.
 - **P**: the probability that GRPO needs fewer steps than this side, with its 95 % interval. Where no seed of either
   reached the bar, it compares the last returns.
 
-{notes}{missing}
+{missing}
 {conditions}
 '''
-NOTES: Dict[str, str] = {}  # a sentence for a task
 
 
 def probability(grpo: List[Outcome], other: List[Outcome]) -> str:
@@ -60,6 +61,7 @@ def table(record: Dict[str, Any]) -> str:
     for task, entry in record.items():
         found = {side: [outcome(run, entry['bar']) for run in entry['runs'] if run['side'] == side] for side in SIDES}
         for side, of_seeds in found.items():
+            last = [o.final for o in of_seeds]
             rows.append(
                 [
                     EVERY[task].title,
@@ -68,8 +70,8 @@ def table(record: Dict[str, Any]) -> str:
                     SIDES[side],
                     f'{sum(o.solved for o in of_seeds)} of {len(of_seeds)}',
                     middle([o.steps for o in of_seeds]),
-                    middle([o.seconds for o in of_seeds]),
-                    interval(interquartile_mean([o.final for o in of_seeds]), '.2f') or cell(of_seeds[0].final, '.2f'),
+                    middle([o.seconds for o in of_seeds], '.1f'),
+                    interval(interquartile_mean(last), '.2f') or middle(last, '.2f'),
                     '' if side == 'grpo' else probability(found['grpo'], of_seeds),
                 ]
             )
@@ -86,7 +88,6 @@ def page(record: Dict[str, Any]) -> str:
     missing = ', '.join(task.title for name, task in CLASSIC.items() if name not in record)
     return TEXT.format(
         table=table(record),
-        notes=''.join(f'- **{EVERY[task].title}**: {NOTES[task]}\n' for task in record if task in NOTES),
         missing=f'\nNot run yet: {missing}.\n' if missing else '',
         conditions='\n'.join(dict.fromkeys(f'- {on(entry)}' for entry in record.values())),
     )
@@ -97,6 +98,24 @@ def read_record() -> Dict[str, Any]:
         return {}
     with open(RECORD) as f:
         return json.load(f)
+
+
+def digest(work: Work) -> str:
+    """Of all that determines the result of a run."""
+    return hashlib.sha256(work.settings.encode()).hexdigest()[:16]
+
+
+def merged(task: str, old: Dict[str, Any], new: Dict[str, Any]) -> Dict[str, Any]:
+    """A task of the record with new runs, beside those of other seeds that had the same settings."""
+    known = {(run['side'], run['seed']) for run in new['runs']}
+    rest = [
+        run for run in old['runs']
+        if (run['side'],
+            run['seed']) not in known and run['digest'] == digest(Work(task, run['side'], run['attempt'], run['seed']))
+    ]
+    first = len(old['conditions'])
+    runs = rest + [dict(run, conditions=first + run['conditions']) for run in new['runs']]
+    return dict(new, conditions=old['conditions'] + new['conditions'], runs=runs)
 
 
 def write(record: Dict[str, Any]) -> None:
@@ -130,7 +149,9 @@ def main(tasks: str, seeds: str, jobs: int, only_page: bool) -> None:
     for task in names:
         works = works_of(task, {side: [0] for side in SIDES}, tuple(int(seed) for seed in seeds.split(',')))
         found = run_all(works, jobs, task, about)
-        write({**read_record(), task: compare.entry(task, found)})
+        record = read_record()
+        new = compare.entry(task, {work: dict(result, digest=digest(work)) for work, result in found.items()})
+        write({**record, task: merged(task, record[task], new) if task in record else new})
         click.echo(f'{task}: finished, see {os.path.relpath(PAGE, ROOT)}', err=True)
 
 

@@ -6,9 +6,10 @@ import pytest
 from ding.utils import POLICY_REGISTRY
 
 from benchmarks.__main__ import main
+from benchmarks.classic.evidence import digest, merged, table
 from benchmarks.comparison import loop
 from benchmarks.comparison.runs import Work
-from benchmarks.comparison.tasks import TASKS
+from benchmarks.comparison.tasks import EVERY
 from benchmarks.programs import programs
 from tests.processes import python
 from tests.project.documents import ROOT, read
@@ -34,7 +35,8 @@ def test_each_row_has_a_program_a_page_and_what_it_needs(program):
 @pytest.mark.unittest
 def test_every_key_that_the_comparison_tries_exists():
     """DI-engine ignores a misspelt key, and a try would be the shipped setting."""
-    for name, side, tries in ((name, *item) for name, task in TASKS.items() for item in task.tries.items()):
+    for name, side, tries in ((task.config or name, *item) for name, task in EVERY.items()
+                              for item in task.tries.items()):
         defaults = POLICY_REGISTRY.get('ppo' if side == 'ppo' else 'grpo').default_config()
         for keys in tries:
             config, _ = load(f'{name}_{side}')
@@ -58,6 +60,25 @@ def test_the_comparisons_ppo_trains_in_a_process_without_the_plugin(tmp_path):
     assert done.returncode == 0, done.stderr
     steps = [step for step, _, _ in json.loads((tmp_path / 'result.json').read_text())['evaluations']]
     assert steps[0] == 0 and 128 <= steps[1] < 300 <= steps[-1]
+
+
+@pytest.mark.unittest
+def test_seeds_of_an_earlier_call_stay_in_the_record_while_their_settings_are_the_same():
+
+    def entry(*seeds, known=True):
+        runs = [
+            dict(side=side, attempt=0, seed=seed, conditions=0, evaluations=[[0, 0.1, 0.0], [5000, 0.95, 3.0]])
+            for seed in seeds for side in ('grpo', 'gae', 'ppo')
+        ]
+        for run in runs:
+            run['digest'] = digest(Work('minigrid_doorkey', run['side'], 0, run['seed'])) if known else 'other'
+        return dict(bar=0.9, budget=300_000, conditions=[str(seeds)], runs=runs)
+
+    found = merged('minigrid_doorkey', entry(0, 1), entry(1, 2))
+    of_runs = [(run['seed'], found['conditions'][run['conditions']]) for run in found['runs'] if run['side'] == 'ppo']
+    assert of_runs == [(0, '(0, 1)'), (1, '(1, 2)'), (2, '(1, 2)')]
+    assert table(dict(minigrid_doorkey=found)).count('| 3 of 3 | 5,000 (5,000 to 5,000) | 3.0 (3.0 to 3.0) |') == 3
+    assert {run['seed'] for run in merged('minigrid_doorkey', entry(0, known=False), entry(1))['runs']} == {1}
 
 
 @pytest.mark.envtest

@@ -66,7 +66,7 @@ def own_folder(tmp_path, monkeypatch):
 
 
 def settings_of(text):
-    """(key, value) of a part of a config: of sections, of keys of ``env``, or of dotted keys; empty if it is none."""
+    """(key, value) of a part of a config: of sections, of keys of ``env``, or of dotted keys. No pair for others."""
     text = re.sub(r',?\s*\.\.\.(?=[,)\s])', '', textwrap.dedent(text))  # ``...`` is what it leaves out
     try:
         tree = ast.parse(text)
