@@ -67,7 +67,7 @@ def footprint(
     return Footprint(
         weights=whole + whole // 2 if converts else whole,  # autocast keeps them in its type too
         gradients=trained,
-        optimizer=trained * states,
+        optimizer=0 if optimizer.get('offload') else trained * states,
         reference=whole if reference and not model.has_adapters else 0,
         activations=tokens * sizes.kept(model),
         keys=rows * length * sizes.keys,

@@ -27,6 +27,7 @@ POINTS = {
     'checkpointing': (dict(MODEL, gradient_checkpointing=True), dict()),
     'with a reference': (MODEL, dict(kl=dict(beta=0.1))),
     'SGD': (MODEL, dict(optimizer=dict(type='SGD'))),
+    'states on the host': (MODEL, dict(optimizer=dict(type='AdamW', offload=True))),
     'adapters': (dict(lora=dict(r=8, target_modules='all-linear')), dict()),
 }
 

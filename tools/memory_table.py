@@ -40,6 +40,7 @@ class Way(NamedTuple):
     """How a model is trained. ``kind``: of ``policy.model.quantize``."""
     model: Dict = {}
     optimizer: str = 'AdamW'
+    offload: bool = False
     adapters: bool = False
     kind: str = ''
     processes: int = 1
@@ -51,6 +52,7 @@ WAYS = {
     'all weights': Way(),
     'all weights, checkpointing': Way(CHECKPOINTING),
     'all weights, checkpointing, SGD': Way(CHECKPOINTING, 'SGD'),
+    'all weights, checkpointing, states on the host': Way(CHECKPOINTING, offload=True),
     'all weights, checkpointing, divided among 8 processes': Way(CHECKPOINTING, processes=8),
     'LoRA': Way(adapters=True),
     'LoRA, bfloat16, checkpointing': Way(HALF, adapters=True),
@@ -77,7 +79,7 @@ def needs(size: str, way: Way) -> float:
         linear = [m.weight.numel() for m in model.trunk.modules() if isinstance(m, torch.nn.Linear)]
         if way.adapters:
             model._peft = (add_adapters(model.lm, dict(r=16, target_modules='all-linear')), )
-    found = footprint(model, TOKENS, ROWS, LENGTH, dict(type=way.optimizer))
+    found = footprint(model, TOKENS, ROWS, LENGTH, dict(type=way.optimizer, offload=way.offload))
     if way.kind:
         each = int(way.kind[0]) / 8 + 4 / BLOCKS[way.kind]  # bytes, with the scale of a block in float32
         found = found._replace(

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 import ding_grpo  # noqa: F401  so that DI-engine's import is quiet
-from benchmarks.beside_trl.growth import BASE, Update, spread
+from benchmarks.costs.growth import BASE, Update, spread
 from ding_grpo.rl_utils.log_probs.matrix_product import multiplies_bfloat16
 
 OPTIONS = {
@@ -100,7 +100,7 @@ def main(rounds: int, threads: int, out: str) -> None:
             click.echo(f'{name}  {values}')
     if out is not None:
         with open(out, 'w') as f:
-            json.dump(found, f, indent=1)
+            json.dump(dict(found, base=BASE), f, indent=1)
 
 
 if __name__ == '__main__':

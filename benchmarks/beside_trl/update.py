@@ -23,7 +23,7 @@ from ding_grpo.instruments.watch import EACH_BEFORE, EVERY
 from ding_grpo.model import CausalLM
 from dizoo_llm.text.tokenizer import build_word_tokenizer
 
-GROWTH = os.path.join(RECORDS, 'growth.json')  # what growth.py and choices.py have found
+CHOICES = os.path.join(RECORDS, 'choices.json')  # what choices.py has found
 LLM = 'smollm2_grpo'
 SIZES = dict(groups=16, group_size=8)  # of its updates; with the config's own, one of TRL's takes ten minutes
 PROBLEMS = 400
@@ -98,7 +98,7 @@ class Side:
         env = dict(os.environ, OMP_NUM_THREADS=str(threads), GOMP_SPINCOUNT=SPIN, HF_HUB_OFFLINE='1')
         self._log = open(os.path.join(folder, program + '.log'), 'w')
         self._process = subprocess.Popen(
-            command(python, f'beside_trl.{program}', folder, str(threads)),
+            command(python, 'beside_trl.choices', folder, str(threads)),
             cwd=ROOT,
             env=env,
             stdin=subprocess.PIPE,
@@ -207,12 +207,12 @@ def alternate(work: Work, peer_python: str, threads: int) -> Dict[str, Any]:
     )
 
 
-def _measured(program: str) -> Dict[str, Any]:
-    """What a program of this folder writes, with one thread."""
+def _measured_choices() -> Dict[str, Any]:
+    """What choices.py writes, with one thread."""
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, 'out.json')
         env = dict(os.environ, OMP_NUM_THREADS='1')
-        words = command(sys.executable, f'beside_trl.{program}', '--out', out)
+        words = command(sys.executable, 'beside_trl.choices', '--out', out)
         subprocess.run(words, cwd=ROOT, env=env, check=True)
         with open(out) as f:
             return json.load(f)
@@ -221,10 +221,10 @@ def _measured(program: str) -> Dict[str, Any]:
 @click.command()
 @click.option('--peer-python', required=True, type=click.Path(exists=True), help='Of an environment with TRL.')
 @click.option('--threads', default='1,2', show_default=True, help='Comma-separated.')
-@click.option('--only', default='', help='Names of works, or growth, comma-separated; all without it.')
+@click.option('--only', default='', help='Names of works, or choices, comma-separated; all without it.')
 def main(peer_python: str, threads: str, only: str) -> None:
     """Alternate the sides; print medians, spreads and ratios; write the record and docs/results/speed.md."""
-    wanted = only.split(',') if only else [*(work.name for work in WORKS), 'growth']
+    wanted = only.split(',') if only else [*(work.name for work in WORKS), 'choices']
     for work, number in itertools.product(WORKS, map(int, threads.split(','))):
         if work.name in wanted:
             r = alternate(work, peer_python, number)
@@ -235,14 +235,14 @@ def main(peer_python: str, threads: str, only: str) -> None:
                 f"{r['memory_peer'] / 2 ** 20:.0f} MiB  sampling {r['seconds_sampling']:.3f} s  updating "
                 f"{r['seconds_updating']:.3f} s  instruments {r['seconds_looks'] / r['ours']:.1%}"
             )
-    if 'growth' in wanted:
-        with open(GROWTH, 'w') as f:
-            json.dump(dict(**_measured('growth'), **_measured('choices'), on=measured_on()), f, indent=1)
+    if 'choices' in wanted:
+        with open(CHOICES, 'w') as f:
+            json.dump(dict(_measured_choices(), on=measured_on()), f, indent=1)
             f.write('\n')
-    if not os.path.exists(GROWTH):
-        click.echo('docs/results/speed.md is not written before growth is measured, too')
+    if not os.path.exists(CHOICES):
+        click.echo('docs/results/speed.md is not written before choices are measured, too')
         return
-    with open(GROWTH) as f:
+    with open(CHOICES) as f:
         page = report(add([]), json.load(f), [work.name for work in WORKS], LOOKS, UPDATES)
     with open(os.path.join(ROOT, 'docs', 'results', 'speed.md'), 'w') as f:
         f.write(page)

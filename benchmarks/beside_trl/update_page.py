@@ -1,4 +1,4 @@
-"""docs/results/speed.md, from benchmarks/results/results.json and benchmarks/results/growth.json."""
+"""docs/results/speed.md, from benchmarks/results/results.json and benchmarks/results/choices.json."""
 import os
 from typing import Any, Dict, List
 
@@ -19,7 +19,7 @@ def report(results: List[Dict[str, Any]], found: Dict[str, Any], names: List[str
         The page.
     Arguments:
         - results (:obj:`List[Dict[str, Any]]`): What benchmarks/results/results.json holds.
-        - found (:obj:`Dict[str, Any]`): What benchmarks/results/growth.json holds.
+        - found (:obj:`Dict[str, Any]`): What benchmarks/results/choices.json holds.
         - names (:obj:`List[str]`): The works, in the order of the table.
         - looks (:obj:`int`): Close looks of the instruments in so many updates: ``of``.
     """
@@ -41,11 +41,8 @@ def report(results: List[Dict[str, Any]], found: Dict[str, Any], names: List[str
         'work', 'processor', 'instructions', 'threads', 'rounds', 'ours, ms', 'TRL, ms', 'ratio (smallest to largest)',
         'sampling', 'learning', 'instruments', 'overhead', 'memory, MiB'
     ]
-    grown = [[g['varied'], g['value'], *map(_spread, (g['sampling'], g['learning']))] for g in found['growth']]
     options = [[name, *map(_spread, parts)] for name, parts in found['options'].items()]
     generation = [[name, _spread(seconds)] for name, seconds in found['generation'].items()]
-    peaks = [[rows, f'{bounded:.0f}', f'{free:.0f}'] for rows, (bounded, free) in found['memory'].items()]
-    rates = found['rates']
     return TEXT.format(
         versions=', '.join(f'{name} {number}' for name, number in updates[0]['versions'].items()),
         machines=machines(updates),
@@ -53,20 +50,10 @@ def report(results: List[Dict[str, Any]], found: Dict[str, Any], names: List[str
         updates=of,
         cores=os.cpu_count(),
         whole=tabulate(whole, head, tablefmt='pipe', disable_numparse=True),
-        growth=tabulate(
-            grown, ['what', 'size', 'sampling, ms', 'learning, ms'], tablefmt='pipe', disable_numparse=True
-        ),
         options=tabulate(options, ['', 'sampling, ms', 'learning, ms'], tablefmt='pipe', disable_numparse=True),
         generation=tabulate(generation, ['', 'sampling, ms'], tablefmt='pipe', disable_numparse=True),
-        memory=tabulate(peaks, ['', f"at most {found['budget']} tokens at a time", 'all at once'], tablefmt='pipe'),
-        learning=rates['learning'],
-        torch=rates['torch'],
-        onednn=rates['oneDNN'],
-        of_torch=rates['learning'] / rates['torch'],
-        of_onednn=rates['learning'] / rates['oneDNN'],
         base=', '.join(f'{key} {value}' for key, value in found['base'].items()),
-        threads=found['threads'],
-        grown_on=machines([found['on']]),
+        chosen_on=machines([found['on']]),
     )
 
 
@@ -112,27 +99,11 @@ Reasons for the difference:
 - Values that the sampler reports are not computed again.
 - Linear layers use oneDNN, except with AVX2 alone.
 
-## Growth
-
-This project alone: sampling, and forward and backward of learning, with {threads} thread. One size varies; the others
-are: {base}. This section and the next two were measured on:
-
-{grown_on}
-
-{growth}
-
-## Comparison with plain matrix products
-
-At these sizes, learning reaches {learning:.0f} GFLOP/s. This counts the operations of the shared form: each prompt
-once; multiplications and additions of all linear layers and of the attention, forward and backward. Whole updates with
-sampling are compared in [Whole updates and their matrix products](limit.md). The products of
-the linear layers alone, of the same shapes, reach {torch:.0f} GFLOP/s with torch's own library and {onednn:.0f} with
-oneDNN. Learning is at {of_torch:.2f} of the former and {of_onednn:.2f} of the latter. The rest is memory traffic:
-activations, their gradients and the rotary embedding read and write each number once for few operations.
-
 ## Options that were tried
 
-At the same sizes and with one thread, alternating:
+With one thread, alternating: {base}. Measured on:
+
+{chosen_on}
 
 {options}
 
@@ -147,10 +118,4 @@ At the same sizes and with one thread, alternating:
 The sampling methods of `transformers` read a prompt in every row; its continuous batching is made for GPUs:
 
 {generation}
-
-## Memory of learning
-
-Peak MiB above the model, with and without `learn.micro_batch_tokens`:
-
-{memory}
 """

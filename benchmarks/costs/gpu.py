@@ -1,15 +1,18 @@
 """
-Sampling and learning at the sizes of Qwen2.5 on a GPU: tokens per second and peak memory, with random weights. Prints
-a table for docs/results/by_hand.md. `--device cpu --small` tries itself without a GPU.
+Sampling and learning at the sizes of Qwen2.5 on a GPU, beside TRL where it is installed: tokens per second, share of the
+rate of bare products, and peak memory, with random weights. Rows are uneven: prompts have 32 tokens or more, and
+completions end by chance. Each line is printed as soon as it is measured, so that a run that is cut off loses none.
+`--device cpu --small` tries itself without a GPU.
 """
+import importlib.util
 import time
-from typing import Dict, List, NamedTuple, Tuple
+from typing import Dict, Iterator, List, NamedTuple
 
 import click
 import torch
-from tabulate import tabulate
 from torch import Tensor
 
+import ding_grpo  # noqa: F401  so that DI-engine's import is quiet
 from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rollout import Rollout, Sampling, generate
@@ -34,9 +37,14 @@ class Size(NamedTuple):
     prompt: int = 256
     tokens: int = 256
 
-    def model(self, arithmetic: str, device: str) -> CausalLM:
-        torch.manual_seed(0)
-        config = dict(
+    def some_prompts(self) -> List[Tensor]:
+        """Of uneven lengths."""
+        generator = torch.Generator().manual_seed(1)
+        lengths = torch.linspace(min(32, self.prompt), self.prompt, self.prompts).long().tolist()
+        return [torch.randint(3, self.vocabulary, (length, ), generator=generator) for length in lengths]
+
+    def config(self) -> Dict:
+        return dict(
             model_type='qwen2',
             vocab_size=self.vocabulary,
             hidden_size=self.hidden,
@@ -47,8 +55,11 @@ class Size(NamedTuple):
             max_position_embeddings=2048,
             tie_word_embeddings=True,
         )
+
+    def model(self, arithmetic: str, device: str) -> CausalLM:
+        torch.manual_seed(0)
         with torch.device(device):
-            return CausalLM(config=config, **ARITHMETIC[arithmetic]).to(device)
+            return CausalLM(config=self.config(), **ARITHMETIC[arithmetic]).to(device)
 
 
 SIZES = (
@@ -72,9 +83,22 @@ def synchronized(device: str) -> float:
     return time.perf_counter()
 
 
+def product_rate(arithmetic: str, device: str, small: bool) -> float:
+    """Operations a second of bare matrix products of 4,096 rows (256, small)."""
+    dtype = torch.bfloat16 if 'bfloat16' in arithmetic else torch.float32
+    a = torch.randn(256 if small else 4096, 256 if small else 4096, device=device, dtype=dtype)
+    a @ a
+    start = synchronized(device)
+    for _ in range(10):
+        a @ a
+    return 20 * len(a) ** 3 / (synchronized(device) - start)
+
+
 def sample(model: CausalLM, size: Size, prompts: List[Tensor], device: str) -> Rollout:
+    """A token is one of those that end a completion once in half the limit."""
     uniform = torch.rand(len(prompts), size.tokens, dtype=torch.double).to(device)
-    return generate(model, PromptBatch.of(prompts, device), size.tokens, (), Sampling(), uniform)
+    ends = range(2 * size.vocabulary // size.tokens)
+    return generate(model, PromptBatch.of(prompts, device), size.tokens, ends, Sampling(), uniform)
 
 
 def learn(model: CausalLM, prompts: List[Tensor], rollout: Rollout, device: str) -> None:
@@ -82,20 +106,20 @@ def learn(model: CausalLM, prompts: List[Tensor], rollout: Rollout, device: str)
     each = len(prompts) // PARTS if len(prompts) >= PARTS else len(prompts)
     for start in range(0, len(prompts), each):
         rows = slice(start, start + each)
-        hidden = model.completion_hidden(
-            PromptBatch.of(prompts[rows], device), rollout.action[rows], rollout.length[rows]
-        )
+        length = rollout.length[rows]
+        hidden = model.completion_hidden(PromptBatch.of(prompts[rows], device), rollout.action[rows], length)
         logp = linear_log_prob(hidden, index=rollout.action[rows], **model.output_head()._asdict())
-        (-logp.mean() / PARTS).backward()
+        mask = torch.arange(logp.shape[1], device=logp.device) < length.to(logp.device).unsqueeze(1)
+        (-(logp * mask).sum() / mask.sum() / PARTS).backward()
 
 
-def measure(size: Size, arithmetic: str, device: str, rounds: int) -> Dict[str, List[float]]:
-    """Tokens per second of sampling and of learning in each round but the first, and GiB at most."""
+def measure(size: Size, arithmetic: str, device: str, rounds: int) -> Iterator[Dict[str, float]]:
+    """Tokens per second of sampling and of learning, the operations a second of learning in linear layers, and GiB at
+    most; of each round but the first."""
     model = size.model(arithmetic, device)
-    generator = torch.Generator().manual_seed(1)
-    prompts = [torch.randint(3, size.vocabulary, (size.prompt, ), generator=generator) for _ in range(size.prompts)]
+    weights = sum(m.weight.numel() for m in model.lm.modules() if isinstance(m, torch.nn.Linear))
+    prompts = size.some_prompts()
     rows = [prompt for prompt in prompts for _ in range(size.rows)]
-    tokens, found = len(rows) * size.tokens, dict(sampling=[], learning=[], memory=[])
     for round_ in range(rounds + 1):
         if device == 'cuda':
             torch.cuda.reset_peak_memory_stats()
@@ -105,12 +129,15 @@ def measure(size: Size, arithmetic: str, device: str, rounds: int) -> Dict[str, 
         learn(model, rows, rollout, device)
         times.append(synchronized(device))
         model.zero_grad()
+        tokens, read = int(rollout.length.sum()), sum(map(len, prompts)) + int(rollout.length.sum())
         if round_ > 0:
-            found['sampling'].append(tokens / (times[1] - times[0]))
-            found['learning'].append(tokens / (times[2] - times[1]))
-            if device == 'cuda':
-                found['memory'].append(torch.cuda.max_memory_allocated() / GIB)
-    return found
+            yield dict(
+                sampling=tokens / (times[1] - times[0]),
+                learning=tokens / (times[2] - times[1]),
+                operations=6 * weights * read / (times[2] - times[1]),
+                memory=torch.cuda.max_memory_allocated() / GIB if device == 'cuda' else 0.,
+                whole=tokens / (times[2] - times[0]),
+            )
 
 
 def spread(values: List[float], digits: str) -> str:
@@ -118,28 +145,36 @@ def spread(values: List[float], digits: str) -> str:
     return f'{middle:{digits}} ({low:{digits}} to {high:{digits}})'
 
 
+def line(name: str, arithmetic: str, found: List[Dict[str, float]], rate: float, device: str) -> str:
+    cells = [spread([each[part] for each in found], ',.0f') for part in ('sampling', 'learning', 'whole')]
+    cells.append(spread([each['operations'] / rate for each in found], '.2f'))
+    cells.append(spread([each['memory'] for each in found], '.1f') if device == 'cuda' else 'not measured')
+    return f"| {' | '.join([name, arithmetic, *cells])} |"
+
+
 @click.command()
 @click.option('--device', default='cuda', show_default=True, type=click.Choice(['cuda', 'cpu']))
 @click.option('--small', is_flag=True, help='A model of 0.1 M parameters.')
 @click.option('--rounds', default=3, show_default=True, help='Measured rounds of each row, after one that is not.')
 def main(device: str, small: bool, rounds: int) -> None:
-    """Measure all sizes in all kinds of arithmetic."""
+    """Measure all sizes in all kinds of arithmetic; TRL after the first size."""
     if device == 'cuda' and not torch.cuda.is_available():
         raise click.ClickException('no GPU was found by torch, so nothing was measured')
-    lines: List[Tuple[str, ...]] = []
-    for size in SMALL if small else SIZES:
-        for arithmetic in ARITHMETIC:
-            found = measure(size, arithmetic, device, rounds)
-            rates = (spread(found[part], ',.0f') for part in ('sampling', 'learning'))
-            memory = spread(found['memory'], '.1f') if device == 'cuda' else 'not measured'
-            lines.append((size.name, arithmetic, *rates, memory))
-            click.echo(f'{size.name}, {arithmetic}: done', err=True)
-    head = ('model', 'arithmetic', 'sampling, tokens/s', 'learning, tokens/s', 'memory, GiB')
     where = torch.cuda.get_device_name() if device == 'cuda' else 'CPU'
     click.echo(
         f'{where}, torch {torch.__version__}. Medians of {rounds} rounds, smallest and largest in parentheses.\n'
     )
-    click.echo(tabulate(lines, head, tablefmt='pipe', disable_numparse=True))
+    click.echo('| model | arithmetic | sampling, tokens/s | learning, tokens/s | both | share of products | GiB |')
+    click.echo('|---|---|---|---|---|---|---|')
+    for size in SMALL if small else SIZES:
+        for arithmetic in ARITHMETIC:
+            found = list(measure(size, arithmetic, device, rounds))
+            rate = product_rate(arithmetic, device, small)
+            click.echo(line(size.name, arithmetic, found, rate, device))
+        if importlib.util.find_spec('trl') is not None and size.name != '1.5 B':
+            from benchmarks.costs.gpu_peer import measure_peer
+            for seconds, tokens, memory in measure_peer(size, device, rounds):
+                click.echo(f'| {size.name} | TRL, bfloat16 | | | {tokens / seconds:,.0f} | | {memory:.1f} |')
 
 
 if __name__ == '__main__':

@@ -8,6 +8,8 @@ from torch.optim import Optimizer
 
 from ding_common import ConfigError, check_arguments, describe, import_name, nearest
 
+from .on_host import OnHost, host_copies
+
 KEY = 'policy.learn.optimizer'
 OPTIMIZERS = ('AdamW', 'Adam', 'Adafactor', 'Muon', 'NAdam', 'RAdam', 'RMSprop', 'SGD')  # of torch.optim
 OF_KEYS = dict(lr='learning_rate', weight_decay='weight_decay')  # arguments that have keys of their own
@@ -65,7 +67,13 @@ def make_optimizer(
     ``hidden_matrices``; ``fused`` is an argument of classes that have a fused step. Raises ``ConfigError`` if the class
     does not take an argument, or refuses its value.
     """
-    kind, args = learn['optimizer']['type'], {k: v for k, v in learn['optimizer'].items() if k != 'type'}
+    args = dict(learn['optimizer'])
+    kind, offload = args.pop('type'), args.pop('offload', False)
+    if offload:
+        copies, chosen = host_copies(weights), set(matrices)
+        matrices = [copy for copy, p in zip(copies, weights) if p in chosen]
+        on_host = make_optimizer(dict(learn, optimizer=dict(args, type=kind)), copies, matrices, fused)
+        return OnHost(on_host, weights, copies)
     made, given = optimizer_class(kind), {name: learn[key] for name, key in OF_KEYS.items()}
     known = inspect.signature(made).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
@@ -73,7 +81,7 @@ def make_optimizer(
         if name in OF_KEYS:
             raise ConfigError(f'{KEY}.{name} = {value!r}: set policy.learn.{OF_KEYS[name]} instead.')
         if name not in known and not takes_any:
-            allowed = [each for each in known if each not in ('params', *OF_KEYS)]
+            allowed = [*(each for each in known if each not in ('params', *OF_KEYS)), 'offload']
             raise ConfigError(f'{KEY}.{name} = {value!r}: unknown key; {nearest(name, allowed)}')
     check_arguments(args, made, KEY)
     if 'weight_decay' not in known and not takes_any and given.pop('weight_decay') != 0:
@@ -90,15 +98,26 @@ def make_optimizer(
         raise ConfigError(f"{KEY} = {dict(learn['optimizer'])!r}: {describe(error)}") from error
 
 
-def check_optimizer(learn: Dict[str, Any], sharded: bool) -> None:
+def check_optimizer(learn: Dict[str, Any], cuda: bool, sharded: bool) -> None:
     """Raise a ``ConfigError`` if an optimizer cannot be made of the section ``policy.learn``."""
     if not isinstance(learn['optimizer'].get('type'), str):
         raise ConfigError(f"{KEY}.type = {learn['optimizer'].get('type')!r}: must be a name.")
+    offload = learn['optimizer'].get('offload', False)
+    if not isinstance(offload, bool):
+        raise ConfigError(f'{KEY}.offload = {offload!r}: must be True or False.')
+    if offload and (sharded or not cuda):
+        reason = 'not available with policy.shard' if sharded else 'needs policy.cuda = True'
+        raise ConfigError(f'{KEY}.offload = True: {reason}.')
     weight = nn.Parameter(torch.zeros(2, 2))
     make_optimizer(learn, [weight], [weight])
     kind = learn['optimizer']['type']
     if sharded and kind not in SHARDED:
         raise ConfigError(f"{KEY}.type = {kind!r}: must be one of {', '.join(SHARDED)} with policy.shard.")
+
+
+def stepping(optimizer: Optimizer) -> Optimizer:
+    """The optimizer that takes the steps of another one."""
+    return optimizer.optimizer if isinstance(optimizer, OnHost) else optimizer
 
 
 def hidden_matrices(model: nn.Module) -> List[nn.Parameter]:

@@ -13,7 +13,7 @@ from ding_common import ConfigError, parallel
 from ding_common.processes.memory import MemoryMeter, memory_advice
 from ding_grpo.act.actor import Actor
 from ding_grpo.config.loss_options import loss_config
-from ding_grpo.config.optimizer import hidden_matrices, make_optimizer
+from ding_grpo.config.optimizer import hidden_matrices, make_optimizer, stepping
 from ding_grpo.config.schedule import Schedule
 from ding_grpo.data.batch import Batch
 from ding_grpo.model.sharding import Sharding
@@ -176,7 +176,7 @@ class Learning:
         state = dict(
             model=self.model.state_dict(),
             optimizer=self.optimizer.state_dict(),
-            optimizer_type=type(self.optimizer).__name__,
+            optimizer_type=type(stepping(self.optimizer)).__name__,
             shuffle=self.updater.shuffle.get_state(),
             updates=self.updates,
             bad_updates=self.updater.bad_updates.in_a_row,
@@ -228,7 +228,7 @@ class Learning:
             term.load_state_dict(state)
         if cfg.kl.ref_sync_freq is not None:
             self.reference.copy.load_state_dict(state['reference'])
-        own = type(self.optimizer).__name__
+        own = type(stepping(self.optimizer)).__name__
         if state.get('optimizer_type', own) != own:  # absent in checkpoints of older versions
             raise ConfigError(
                 f"policy.learn.optimizer.type = {cfg.optimizer['type']!r}: the checkpoint is of a run with another "
@@ -236,7 +236,7 @@ class Learning:
             )
         weights = [weight for group in self.optimizer.param_groups for weight in group['params']]
         for number, kept in state['optimizer']['state'].items():
-            for name, value in kept.items() if isinstance(self.optimizer, torch.optim.AdamW) else ():
+            for name, value in kept.items() if isinstance(stepping(self.optimizer), torch.optim.AdamW) else ():
                 # torch takes any shape, and converts integers
                 shape = tuple(weights[number].shape)
                 if not value.is_floating_point() or tuple(value.shape) not in (shape, ()):

@@ -39,8 +39,8 @@ def module(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-def with_optimizer(kind, rate=1e-2, **args):
-    return token_policy(optimizer=dict(type=kind, **args), learning_rate=rate)
+def with_optimizer(kind, rate=1e-2, cuda=False, **args):
+    return token_policy(dict(cuda=cuda), optimizer=dict(type=kind, **args), learning_rate=rate)
 
 
 def weights(policy):
@@ -115,7 +115,9 @@ def test_settings_of_the_config_count_after_a_checkpoint():
         (dict(type='signs:nothing'), "type = 'signs:nothing': must be a subclass of torch.optim.Optimizer"),
         (dict(type='signs:Sings'), "the module has no 'Sings'; did you mean 'Signs'"),
         (dict(type='no_such:Class'), "there is no module 'no_such' that can be imported"),
-        (dict(momentum=1), 'optimizer.momentum = 1: unknown key; Allowed: amsgrad, betas, .* maximize.$'),
+        (dict(momentum=1), 'optimizer.momentum = 1: unknown key; Allowed: amsgrad, betas, .* maximize, offload.$'),
+        (dict(type='AdamW', offload=True), 'optimizer.offload = True: needs policy.cuda = True'),
+        (dict(type='AdamW', offload=1), 'optimizer.offload = 1: must be True or False'),
         (dict(type=3), 'optimizer.type = 3: must be a name'),
         ('SGD', "optimizer = 'SGD': must be a dict with 'type'"),
     ],
@@ -136,4 +138,25 @@ def test_not_every_one_is_divided():
     weight = torch.nn.Parameter(torch.zeros(2))
     assert isinstance(make_optimizer(learn, [weight]), MuonWithAdamW)
     with pytest.raises(ConfigError, match="optimizer.type = 'Muon': must be one of AdamW, Adam, SGD with policy.shard"):
-        check_optimizer(learn, sharded=True)
+        check_optimizer(learn, cuda=False, sharded=True)
+
+
+@pytest.mark.parametrize('kind', ('AdamW', 'Muon', 'SGD'))
+def test_states_on_the_host(kind, gpu):
+    """The same steps and checkpoints, and no state on the GPU."""
+    args, policies = ARGUMENTS.get(kind, {}), []
+    for offload in (False, True):
+        policies.append(with_optimizer(kind, cuda=True, offload=offload, **args))
+        for collect in range(2):
+            update(policies[-1], collect=collect)
+    plain, offloaded = policies
+    same(weights(offloaded), weights(plain))
+    states = offloaded.learn_mode.state_dict()['optimizer']['state'].values()
+    assert not any(x.is_cuda for state in states for x in state.values() if torch.is_tensor(x))
+    again = with_optimizer(kind, cuda=True, **args)
+    again.learn_mode.load_state_dict(copy.deepcopy(offloaded.learn_mode.state_dict()))
+    back = with_optimizer(kind, cuda=True, offload=True, **args)
+    back.learn_mode.load_state_dict(copy.deepcopy(plain.learn_mode.state_dict()))
+    for policy in (*policies, again, back):
+        update(policy, collect=2)
+        same(weights(policy), weights(plain))

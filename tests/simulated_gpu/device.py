@@ -131,7 +131,8 @@ class SimulatedGPU:
         is_view = bool(made) and not func._schema.is_mutable and all(id(x.untyped_storage()) in known for x in made)
         if on_gpu:
             for x in made:
-                self.take(x)
+                if id(x.untyped_storage()) not in known:  # a copy to the CPU stays there
+                    self.take(x)
         if (on_gpu or mine) and not is_view and packet not in ALLOCATIONS and packet not in WAITS:
             self.counts.launches[str(packet).replace('aten.', '')] += 1
         if self.recorded is not None and (on_gpu or mine):
@@ -164,7 +165,7 @@ class _Functions(TorchFunctionMode):
         self._gpu = gpu
 
     def __torch_function__(self, func: Any, types: Any, args: Tuple = (), kwargs: Optional[Dict] = None) -> Any:
-        kwargs = kwargs or {}
+        kwargs = {name: value for name, value in (kwargs or {}).items() if name != 'pin_memory'}  # needs a true GPU
         special = SPECIAL.get(func)
         if special is not None:
             return special(self._gpu, func, *args, **kwargs)

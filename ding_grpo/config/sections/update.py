@@ -39,7 +39,8 @@ UPDATE = dict(
     update_per_collect=Key(1, SIZE),
     # (dict) The optimizer: ``type``, a name of ``torch.optim`` (AdamW, Adam, Adafactor, Muon, NAdam, RAdam, RMSprop,
     # SGD) or 'module:Class', such as 'bitsandbytes.optim:AdamW8bit'; and further arguments of it, such as ``betas``.
-    # Muon trains the matrices of hidden layers, and AdamW all other weights.
+    # Muon trains the matrices of hidden layers, and AdamW all other weights. ``offload=True`` with ``policy.cuda``: its
+    # states lie in the memory of the host, where its steps are taken.
     optimizer=Key(dict(type='AdamW'), Rule("a dict with 'type'", lambda v: isinstance(v, dict) and 'type' in v)),
     # (float) Learning rate of the optimizer. Rates of the shipped configs, for AdamW: pretrained models 1e-6 (0.5 B
     # parameters) and 1e-5 to 2e-5 (0.1 B); LoRA 2e-5 (0.5 B); language models of up to some million parameters,
@@ -90,7 +91,7 @@ UPDATE = dict(
 
 
 def check(policy: Combination) -> None:
-    check_optimizer(policy['learn'], bool(policy['shard']))
+    check_optimizer(policy['learn'], bool(policy['cuda']), bool(policy['shard']))
     schedule = policy['learn.lr_scheduler']
     try:
         Schedule(schedule, policy['learn.learning_rate'])
