@@ -1,6 +1,6 @@
 """
-Sampling and learning at the sizes of Qwen2.5 on a GPU, beside TRL where it is installed: tokens per second, share of the
-rate of bare products, and peak memory, with random weights. Rows are uneven: prompts have 32 tokens or more, and
+Sampling and learning at the sizes of Qwen2.5 on a GPU, beside TRL where it is installed: tokens per second, share of
+the rate of bare products, and peak memory, with random weights. Rows are uneven: prompts have 32 tokens or more, and
 completions end by chance. Each line is printed as soon as it is measured, so that a run that is cut off loses none.
 `--device cpu --small` tries itself without a GPU.
 """
@@ -108,7 +108,7 @@ def learn(model: CausalLM, prompts: List[Tensor], rollout: Rollout, device: str)
         rows = slice(start, start + each)
         length = rollout.length[rows]
         hidden = model.completion_hidden(PromptBatch.of(prompts[rows], device), rollout.action[rows], length)
-        logp = linear_log_prob(hidden, index=rollout.action[rows], **model.output_head()._asdict())
+        logp = linear_log_prob(hidden, index=rollout.action[rows].clamp(min=0), **model.output_head()._asdict())
         mask = torch.arange(logp.shape[1], device=logp.device) < length.to(logp.device).unsqueeze(1)
         (-(logp * mask).sum() / mask.sum() / PARTS).backward()
 
@@ -171,10 +171,11 @@ def main(device: str, small: bool, rounds: int) -> None:
             found = list(measure(size, arithmetic, device, rounds))
             rate = product_rate(arithmetic, device, small)
             click.echo(line(size.name, arithmetic, found, rate, device))
+        peer_type = 'bfloat16' if device == 'cuda' else 'float32'
         if importlib.util.find_spec('trl') is not None and size.name != '1.5 B':
             from benchmarks.costs.gpu_peer import measure_peer
             for seconds, tokens, memory in measure_peer(size, device, rounds):
-                click.echo(f'| {size.name} | TRL, bfloat16 | | | {tokens / seconds:,.0f} | | {memory:.1f} |')
+                click.echo(f'| {size.name} | TRL, {peer_type} | | | {tokens / seconds:,.0f} | | {memory:.1f} |')
 
 
 if __name__ == '__main__':

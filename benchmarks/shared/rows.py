@@ -7,10 +7,10 @@ from torch import Tensor
 from ding_grpo.data.batch import Batch
 
 
-def batch_of(prompts: List[Tensor], action: Tensor, weight: Tensor) -> Batch:
+def batch_of(prompts: List[Tensor], action: Tensor, weight: Tensor, group_size: int = 1) -> Batch:
     """
     Overview:
-        B rows, each a group of its own, without rewards.
+        B rows, of groups in this order, without rewards.
     Arguments:
         - prompts (:obj:`List[torch.LongTensor]`): B prompts.
         - action (:obj:`torch.LongTensor`): :math:`(B, S)`
@@ -23,7 +23,7 @@ def batch_of(prompts: List[Tensor], action: Tensor, weight: Tensor) -> Batch:
         weight=weight,
         length=(weight != 0).sum(1),
         turn=torch.where(weight != 0, 0, -1),
-        group=rows,
+        group=rows // group_size,
         row=zero,
         group_id=rows,
         collect_iter=zero,
