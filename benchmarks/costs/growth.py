@@ -37,7 +37,7 @@ VARIED = dict(
 )
 FEWER = dict(prompt=dict(prompts=1), completion=dict(prompts=1))  # where rows are long
 LONG = 20  # seconds, after which a size is measured once
-BUDGET = 4096  # tokens that learning reads at a time
+BUDGET, LESS = 16384, 4096  # tokens that learning reads at a time; and to save memory
 
 
 class Update:
@@ -222,8 +222,8 @@ This project alone, a random Llama in float32, with {threads} thread: sampling, 
 
 At the sizes above, all tokens at once, learning reaches {learning:.0f} GFLOP/s. This counts the operations of the
 shared form: each prompt once; multiplications and additions of all linear layers and of the attention, forward and
-backward. The products of the linear layers alone, of the same shapes, reach {torch:.0f} GFLOP/s with torch's own library
-and {onednn:.0f} with oneDNN. The rest is memory traffic: activations, their gradients and the rotary embedding read and
+backward. The products of the linear layers alone, of the same shapes, reach {torch:.0f} GFLOP/s with torch's own
+library and {onednn:.0f} with oneDNN. The rest is memory traffic: activations, their gradients and the rotary embedding read and
 write each number once for few operations. [Whole updates](limit.md) has the same with sampling.
 
 ## Memory of learning
@@ -254,7 +254,7 @@ def main(rounds: int, threads: int, only: str, of_memory: Optional[str], write: 
     peaks = [
         [
             f'{groups * BASE["group"]} rows',
-            *(f'{memory(dict(BASE, prompts=groups), budget)[1]:.0f}' for budget in (BUDGET, 0))
+            *(f'{memory(dict(BASE, prompts=groups), budget)[1]:.0f}' for budget in (LESS, 0))
         ] for groups in (8, 16, 32)
     ]
     head = ['varies', 'size', 'sampling, ms', 'learning, ms', 'share', 'sampling, MiB', 'learning, MiB']
@@ -271,7 +271,7 @@ def main(rounds: int, threads: int, only: str, of_memory: Optional[str], write: 
         learning=rates['learning'],
         torch=rates['torch'],
         onednn=rates['oneDNN'],
-        memory=tabulate(peaks, ['', f'at most {BUDGET} tokens at a time', 'all at once'], tablefmt='pipe'),
+        memory=tabulate(peaks, ['', f'at most {LESS:,} tokens at a time', 'all at once'], tablefmt='pipe'),
     )
     click.echo(text)
     if write:
