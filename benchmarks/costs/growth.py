@@ -223,8 +223,8 @@ This project alone, a random Llama in float32, with {threads} thread: sampling, 
 At the sizes above, all tokens at once, learning reaches {learning:.0f} GFLOP/s. This counts the operations of the
 shared form: each prompt once; multiplications and additions of all linear layers and of the attention, forward and
 backward. The products of the linear layers alone, of the same shapes, reach {torch:.0f} GFLOP/s with torch's own
-library and {onednn:.0f} with oneDNN. The rest is memory traffic: activations, their gradients and the rotary embedding read and
-write each number once for few operations. [Whole updates](limit.md) has the same with sampling.
+library and {onednn:.0f} with oneDNN. The rest is memory traffic: activations, their gradients and the rotary
+embedding read and write each number once for few operations. [Whole updates](limit.md) has the same with sampling.
 
 ## Memory of learning
 
