@@ -98,7 +98,7 @@ class Side:
         env = dict(os.environ, OMP_NUM_THREADS=str(threads), GOMP_SPINCOUNT=SPIN, HF_HUB_OFFLINE='1')
         self._log = open(os.path.join(folder, program + '.log'), 'w')
         self._process = subprocess.Popen(
-            command(python, 'beside_trl.choices', folder, str(threads)),
+            command(python, f'beside_trl.{program}', folder, str(threads)),
             cwd=ROOT,
             env=env,
             stdin=subprocess.PIPE,
