@@ -26,8 +26,8 @@ def run_file(path: str, key: str) -> Dict[str, Any]:
         raise ConfigError(f'{key} = {path!r}: {describe(error)}') from error
 
 
-def import_name(name: str, key: str) -> Any:
-    """A function or class of a user's module, ``'module:name'``."""
+def import_name(name: str, key: str, coroutine: bool = False) -> Any:
+    """A function or class of a user's module, ``'module:name'``. ``coroutine``: whether it may be ``async def``."""
     module_name, _, attribute = name.partition(':')
     if not Rule.modules().holds([module_name]):
         raise ConfigError(f'{key} = {name!r}: there is no module {module_name!r} that can be imported.')
@@ -38,7 +38,8 @@ def import_name(name: str, key: str) -> Any:
     if not hasattr(module, attribute):
         functions = [each for each, value in vars(module).items() if callable(value)]
         raise ConfigError(f'{key} = {name!r}: the module has no {attribute!r}; {nearest(attribute, functions)}')
-    check_not_async(getattr(module, attribute), f'{key} = {name!r}')
+    if not coroutine:
+        check_not_async(getattr(module, attribute), f'{key} = {name!r}')
     return getattr(module, attribute)
 
 

@@ -148,7 +148,7 @@ def _by_formula(policy: Any, groups: List[Dict[str, Any]]) -> List[str]:
     if not isinstance(model, CausalLM):
         return []
     cfg, batch = policy.cfg.learn, Batch.of(groups)
-    tokens = sum(len(group['prompt']) for group in groups) + int((batch.length - 1).clamp(min=0).sum())
+    tokens = sum(len(p) for group in groups for p in {id(p): p for p in prompts_of(group)}.values()) + int((batch.length - 1).clamp(min=0).sum())
     tokens = tokens * min(cfg.batch_groups, len(groups)) // len(groups)  # of a mini-batch
     at_once = min(tokens, cfg.micro_batch_tokens or tokens)
     rows, length = len(batch), int(batch.length.max())

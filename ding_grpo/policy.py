@@ -81,7 +81,8 @@ class GRPOPolicy(Policy):
             cfg.learn.advantage,
             cfg.collect.discount_factor,
             cfg.learn.extend_truncated,
-            anchor_weight=cfg.learn.anchor_weight
+            anchor_weight=cfg.learn.anchor_weight,
+            by_trajectory=cfg.learn.trajectories
         )
         super().__init__(cfg, model, enable_field)
         # The model is on the GPU of LOCAL_RANK. DI-engine uses RANK, which differs from it on several machines.
@@ -141,7 +142,7 @@ class GRPOPolicy(Policy):
             self._sharding.check_reading()
             self.actor.bind_reference(self._model)
         if spec is not None:
-            check_for_turns(self._cfg, spec.max_turns)
+            check_for_turns(self._cfg, spec.max_turns, getattr(spec, 'trajectories', False))
             self._advantage = self._advantage._replace(by_turn=spec.max_turns > 1)
         if self._cfg.learn.reward_aggregation == 'normalize_then_sum':
             self._advantage = self._advantage._replace(part_weights=spec.reward_weights)

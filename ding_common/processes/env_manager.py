@@ -6,7 +6,7 @@ import signal
 import threading
 from contextlib import suppress
 from multiprocessing import connection
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 import click
 from ding.envs import AsyncSubprocessEnvManager, BaseEnvManager, SyncSubprocessEnvManager, create_env_manager
@@ -91,7 +91,24 @@ class SyncManager(_Guarded, SyncSubprocessEnvManager):
     pass
 
 
-OF_PROCESSES = dict(async_subprocess=AsyncManager, subprocess=SyncManager)
+class TogetherManager(BaseEnvManager):
+    """Environments with ``together`` begin their resets and steps before the first one waits for something outside,
+    such as an agent, so that they wait at the same time."""
+
+    def reset(self, reset_param: Optional[Dict] = None) -> None:
+        if getattr(self.env_ref, 'together', False):
+            for i, arguments in (self._reset_param if reset_param is None else reset_param).items():
+                self._envs[i].begin_reset(**(arguments or {}))
+        super().reset(reset_param)
+
+    def step(self, actions: Dict) -> Dict:
+        if getattr(self.env_ref, 'together', False):
+            for i, action in actions.items():
+                self._envs[i].begin_step(action)
+        return super().step(actions)
+
+
+OWN_MANAGERS = dict(base=TogetherManager, async_subprocess=AsyncManager, subprocess=SyncManager)
 
 
 def stand_alone() -> None:
@@ -118,7 +135,7 @@ def create_manager(cfg: Dict, env_fn: List[Callable]) -> BaseEnvManager:
         module.logging = LOG
     try:
         import_module(cfg.get('import_names', []))
-        make = OF_PROCESSES.get(cfg.type)
+        make = OWN_MANAGERS.get(cfg.type)
         return create_env_manager(cfg, env_fn) if make is None else make(env_fn=env_fn, cfg=cfg)
     except click.ClickException:
         raise

@@ -118,7 +118,7 @@ class TokenActor(Actor):
             raise ConfigError(
                 f'env.max_prompt_length = {spec.max_prompt_length} with env.max_new_tokens = {spec.max_new_tokens}'
                 f'{turns}: {longest} tokens are more than the {positions} positions of policy.model. Lower one of them'
-                f"{', or env.max_tokens' if turns else ''}."
+                f"{', env.max_reply_tokens or env.max_tokens' if turns else ''}."
             )
         notices = [tokenizer_notice(self._model.lm.name_or_path, spec.tokenizer), self._model.arithmetic_notice()]
         if self._autocast and not multiplies_bfloat16(self._model.device.type):
@@ -180,6 +180,7 @@ class TokenActor(Actor):
             kept=kept.first(taken) if isinstance(kept, KeptSets) else None if kept is None else kept[:taken],
             reward=reward,
             turn=timestep.info.get('turn', 0),
+            trajectory=timestep.info.get('trajectory'),
             anchor=timestep.info.get('anchor'),
             reward_parts=timestep.info.get('reward_parts'),
             truncated=timestep.info.get('truncated'),

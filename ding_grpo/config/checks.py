@@ -18,6 +18,9 @@ _OF_TOKENS = (
     'teacher'
 )
 
+# What an advantage of whole episodes needs.
+_OF_WHOLE_EPISODES = {'learn.advantage': 'outcome', 'learn.kl.in_reward': False, 'collect.extra_rows': 0}
+
 # Wrappers of DI-engine that normalise by what one environment has seen.
 _OF_ONE_ENVIRONMENT = dict(obs_norm='observations', reward_norm='rewards')
 
@@ -54,9 +57,16 @@ def check_for_tokens(cfg: Dict) -> None:
         policy.must_be('learn.log_prob_fn', 'linear_log_prob', 'with policy.model.gradient_checkpointing = True')
 
 
-def check_for_turns(cfg: Dict, max_turns: int) -> None:
-    """Check that the advantage of a language model, in the compiled section ``policy``, fits ``env.max_turns``."""
+def check_for_turns(cfg: Dict, max_turns: int, trajectories: bool = False) -> None:
+    """Check that the advantage of a language model, in the compiled section ``policy``, fits ``env.max_turns``, and
+    episodes with several ``trajectories``."""
     advantage, discount = cfg.learn.advantage, cfg.collect.discount_factor
+    if trajectories:
+        policy, reason = Combination(cfg, DEFAULTS), 'with an agent, whose episodes may have several texts'
+        for key, value in _OF_WHOLE_EPISODES.items():
+            policy.must_be(key, value, reason)
+        if loss_config(cfg.learn).adv_method in TOKEN_ADVANTAGE_METHODS:
+            raise policy.refusal('learn.adv_method', f'compares single tokens, not available {reason}.')
     if max_turns == 1:
         if advantage == 'anchor':
             raise ConfigError("policy.learn.advantage = 'anchor': needs env.max_turns above 1, which is 1.")

@@ -38,6 +38,8 @@ class Batch:
     equal: Tensor  # (B, ) bool, rows of groups without an advantage, see ``Advantage.equal``
     filtered: Tensor  # (B, ) bool, rows of groups that the collector's filter excludes
     prompts: Optional[List[Tensor]] = None  # (L, ) each, B of them; for language models
+    # (B, ), number of the row's episode in its group, where episodes have several rows, see ``fold_group``
+    episode: Optional[Tensor] = None
     # (B, K), for language models: the state in which each turn is taken, as a number within the group; -1 for a state
     # of its own and after a row's last turn
     anchor: Optional[Tensor] = None
@@ -83,7 +85,8 @@ class Batch:
             row=torch.cat([torch.arange(size) for size in sizes]),
             truncated=joined('truncated') != 0,
             failed=joined('failed') != 0,
-            prompts=[s['prompt'] for s in samples for _ in s['action']] if 'prompt' in given else None,
+            prompts=[p for s in samples for p in prompts_of(s)] if 'prompt' in given else None,
+            episode=joined('episode') if 'episode' in given else None,
             baseline=each('baseline', 0.) if 'baseline' in given else None,
         )
 
@@ -174,6 +177,11 @@ class Batch:
         """The batch on a device; prompts stay where they are."""
         moved = {f.name: getattr(self, f.name) for f in fields(self) if f.name != 'prompts'}
         return replace(self, **to_device({name: x for name, x in moved.items() if x is not None}, device))
+
+
+def prompts_of(sample: Dict[str, Any]) -> List[Tensor]:
+    """The prompt of each row of a group, (L, ) each."""
+    return sample['prompts'] if 'prompts' in sample else [sample['prompt']] * len(sample['action'])
 
 
 def map_tensors(function: Callable, value: Any, *others: Any) -> Any:

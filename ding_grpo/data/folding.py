@@ -13,6 +13,7 @@ from ding_common import ConfigError
 from ding_grpo.rollout import KeptSets
 
 from .batch import map_tensors
+from .trajectories import divide_trajectories
 
 
 def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) -> Dict[str, Any]:
@@ -28,9 +29,18 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
     ``obs`` and, in the last one, ``final_obs``. An episode of S steps that was recorded in arrays is one transition,
     with ``steps``, their number, and ``obs`` (S, *). With ``shared_start`` episodes must have the same start; prompts
     always must.
+
+    An episode of tokens may have several trajectories, each with a prompt of its own: its transitions name theirs,
+    ``trajectory``. Then each is a row, the first ones of all episodes before all further ones, with the reward of the
+    whole episode on its last token; ``episode`` (R, ) is the number of the episode of each row, and ``prompts`` has
+    theirs.
     """
     start = 'prompt' if 'prompt' in episodes[0][0] else 'obs'
-    _check_starts(episodes, start, shared_start)
+    number = None
+    if start == 'prompt' and any(t.get('trajectory') is not None for episode in episodes for t in episode):
+        episodes, number = divide_trajectories(episodes)
+    else:
+        _check_starts(episodes, start, shared_start)
     rows = [_tokens(episode) if start == 'prompt' else _steps(episode) for episode in episodes]
     last = [episode[-1] for episode in episodes]
 
@@ -54,6 +64,11 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
     )
     if 'baseline' in last[0]:
         sample['baseline'] = last[0]['baseline']
+    if number is not None:
+        same: Dict[bytes, Tensor] = {}
+        prompts = [episode[0]['prompt'] for episode in episodes]
+        sample['prompts'] = [same.setdefault(prompt.numpy().tobytes(), prompt) for prompt in prompts]
+        sample['episode'] = torch.tensor(number)
     if start == 'prompt':
         sample['prompt'], sample['anchor'] = episodes[0][0]['prompt'], _anchors(episodes)
     else:

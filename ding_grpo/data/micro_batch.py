@@ -61,7 +61,11 @@ def _costs(batch: 'Batch') -> Dict[int, Tuple[int, int, int]]:  # noqa
     facts = enumerate(torch.stack([counts, batch.length, batch.group]).T.tolist())  # waits for a GPU once
     if batch.prompts is None:
         return {row: (length, 0, 0) for row, (counted, length, _) in facts if counted}
-    return {row: (length - 1, group, len(batch.prompts[row])) for row, (counted, length, group) in facts if counted}
+    number: Dict[Tuple, int] = {}  # of a prompt, which several rows of a group have
+    return {
+        row: (length - 1, number.setdefault((group, id(prompt)), len(number)), len(prompt))
+        for (row, (counted, length, group)), prompt in zip(facts, batch.prompts) if counted
+    }
 
 
 def _fill(costs: Dict[int, Tuple[int, int, int]], most: Optional[int]) -> List[List[int]]:

@@ -8,6 +8,7 @@ from torch import Tensor
 from ding_common import ConfigError
 from ding_grpo.config.sections.advantage import UNGROUPED_METHODS
 from ding_grpo.data.batch import Batch, map_tensors
+from ding_grpo.data.trajectories import first_rows
 from ding_grpo.rl_utils import (
     TOKEN_ADVANTAGE_METHODS, anchor_advantage, far_rows, group_advantage, high_entropy, kl_estimate, masked_mean,
     return_to_go, sampler_correction, step_advantage, token_advantage
@@ -28,6 +29,7 @@ class Advantage(NamedTuple):
     part_weights: Optional[Dict[str, float]] = None
     by_turn: bool = False  # whether a turn is one step, as in environments with several turns
     anchor_weight: float = 1.0
+    by_trajectory: str = 'whole'
 
     def of(self, batch: Batch) -> Tensor:
         """
@@ -40,6 +42,10 @@ class Advantage(NamedTuple):
         Raises:
             - ConfigError: If rows have to be compared at anchors and the task gives none.
         """
+        if batch.episode is not None:
+            first, of_row = first_rows(batch.group, batch.episode)
+            adv = self.of(replace(batch.take(first), episode=None))[of_row]
+            return adv / of_row.bincount()[of_row] if self.by_trajectory == 'divided' else adv
         rows, scored = (~batch.failed).nonzero().squeeze(1), batch.without(batch.failed)
         if self.part_weights is not None:
             # compare each part separately; divide the weighted sum by its deviation over the batch (its mean is 0)
@@ -59,6 +65,9 @@ class Advantage(NamedTuple):
         """Whether every row of one group has the advantage 0 in the group's own comparison, so that nothing can be
         learned. This is the case if all compared values are equal; with ``pass_k`` also if the best two rows are equal,
         with ``max_rl`` if the mean is not positive, and with ``remax`` if all rows return what the greedy one does."""
+        if batch.episode is not None:
+            first, _ = first_rows(batch.group, batch.episode)
+            return self.equal(replace(batch.take(first), episode=None))
         batch = batch.without(batch.failed)
         often_zero = self.method in _OFTEN_ZERO
         if self.compare in UNGROUPED or self.method in UNGROUPED_METHODS:

@@ -35,6 +35,8 @@ class Task(ABC):
     seconds: Optional[float] = 60.0
     # (bool) Whether ``problem`` is a mere look-up, so that the prompts of all problems are measured at the start.
     listed: bool = False
+    # (Optional[str]) ``'module:class'`` of the environment, in place of ``TokenEnv``.
+    environment: Optional[str] = None
 
     @abstractmethod
     def __len__(self) -> int:

@@ -1,5 +1,6 @@
 import copy
 import os
+from contextlib import suppress
 from typing import Any, Dict, List, Optional, Tuple
 
 import click
@@ -9,7 +10,7 @@ from ding.utils import ENV_REGISTRY
 from easydict import EasyDict
 from gymnasium import spaces
 
-from ding_common import TaskError
+from ding_common import TaskError, import_name
 from ding_common.config.env_config import check_env_config, pop_number
 from dizoo_llm.base import Task
 from dizoo_llm.base.registry import create_task, task_class
@@ -115,7 +116,11 @@ class DingTokenEnv(BaseEnv):
         walk = cfg.get('walk')
         self.check({key: value for key, value in cfg.items() if key not in ('walk', 'kept')})
         options = {key: cfg.get(key, default) for key, default in self.config.items()}
-        self._env = TokenEnv(evaluation=walk is not None, kept=cfg.get('kept'), **options)
+        task = options.pop('task')
+        task = task if isinstance(task, Task) else create_task(task)
+        kind = TokenEnv if task.environment is None else import_name(task.environment, 'env.task')
+        self._env = kind(task, evaluation=walk is not None, kept=cfg.get('kept'), **options)
+        self.together = self._env.together
         self._walk = walk
         self._walked = 0
         self._seed, self._dynamic_seed = None, True
@@ -138,7 +143,7 @@ class DingTokenEnv(BaseEnv):
 
     def probe(self, problems: int) -> List[Dict[str, Any]]:
         """What the scorer pays for demonstrations and for junk, see ``probe``. The environment does not change."""
-        return probe(self._env, problems)
+        return [] if self.together else probe(self._env, problems)  # an agent would run for each
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
         """
@@ -163,8 +168,9 @@ class DingTokenEnv(BaseEnv):
             - defer_score (:obj:`bool`): Whether to leave the score of this episode to the ``scorer`` of the env \
                 manager's ``env_ref``. The info of its last step then contains ``unscored``.
         """
-        if index is None and self._walk is not None:
-            index = self._walk[self._walked % len(self._walk)]
+        index = self._next(index)
+        if self.together and index is None:  # a manager's launch, before the first problem is known
+            return np.zeros(self.observation_space.shape, np.int64)
         options = dict(index=index, defer_score=defer_score)
         seed = self._seed
         if self._dynamic_seed:
@@ -177,6 +183,22 @@ class DingTokenEnv(BaseEnv):
             obs = np.full(self.observation_space.shape, NO_TOKEN)
             obs[0] = 0
         return obs
+
+    def _next(self, index: Optional[int]) -> Optional[int]:
+        if index is None and self._walk is not None:
+            return self._walk[self._walked % len(self._walk)]
+        return index
+
+    def begin_reset(self, index: Optional[int] = None, defer_score: bool = False) -> None:
+        """Begin what the next ``reset`` with these arguments waits for, see ``TogetherManager``."""
+        index = self._next(index)
+        if index is not None:
+            with suppress(TaskError):  # which ``reset`` raises too
+                self._env.begin_reset(index)
+
+    def begin_step(self, action: Any) -> None:
+        """Begin what the next ``step`` waits for."""
+        self._env.begin_step(action)
 
     def step(self, action: Any) -> BaseEnvTimestep:
         if self._failed is not None:

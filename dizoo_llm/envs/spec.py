@@ -22,6 +22,7 @@ class TokenSpec(NamedTuple):
     ends: Optional[Callable[[Sequence[int]], bool]]  # whether a stop string ends a turn; None without stop strings
     return_part: Optional[str] = None  # the part that evaluation reports; None: the reward
     demonstrations: Optional[Demonstrations] = None  # of the training problems; None in evaluation
+    trajectories: bool = False  # whether an episode may have several texts
 
     @property
     def max_own_tokens(self) -> int:

@@ -2,6 +2,7 @@
 from dizoo_llm.base import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Task, Turn, create_task
 from dizoo_llm.data import FileTask, ListTask
 
+from .agent import AgentTask
 from .arithmetic import ArithmeticTask
 from .guess import GuessTask
 from .gym_text import GymTextTask

@@ -127,11 +127,9 @@ class Encoder:
                 begun = [dict(message, content='?') for message in conversation(problem.prompt, self._chat[1])]
                 for each in earlier:
                     begun += [WRITTEN, *(dict(message, content='?') for message in conversation(each))]
-                after = self._once('reply', (text, begun), lambda: added(self.tokenizer, text, begun, self._chat[2]))
-                ids = after.ids[after.written(turn, self.end_ids, self.tokenizer.added_tokens_decoder):]
+                ids = self._after(turn, text, begun, self._chat[2])
             else:
-                ids = self._once('text', text, lambda: self._encode_plain(text))
-                ids = [*[self.tokenizer.eos_token_id] * (turn[-1] not in self.end_ids), *ids]
+                ids = self.after_plain(turn, text)
         except ConfigError as error:
             raise TaskError(f'{self._task}: a reply could not be encoded: {error}') from error
         except Exception as error:  # a tokenizer may raise anything for half of a character
@@ -139,6 +137,42 @@ class Encoder:
                 f'{self._task}: a reply could not be encoded: {describe(error)}; reply: {text!r:.200}'
             ) from error
         return ids if len(ids) <= most else None
+
+    def text(self, text: str) -> List[int]:
+        """Token ids of a prompt to which no template is applied."""
+        return require_tokens(self.tokenizer, encode_prompt(self.tokenizer, text, False), text)
+
+    def chat(self, messages: List[Dict[str, Any]], tools: List[Dict[str, Any]]) -> List[int]:
+        """Token ids of messages that the policy answers, with functions that it may call."""
+        system_prompt, options = self._offered(tools)
+        ids = encode_prompt(self.tokenizer, messages, True, system_prompt, options)
+
+        def around() -> str:
+            return marked_chat(self.tokenizer, conversation(messages, system_prompt), True, options)
+
+        return require_tokens(self.tokenizer, ids, Problem(messages).text, around)
+
+    def after_chat(
+            self, turn: List[int], begun: List[Dict[str, Any]], messages: List[Dict[str, Any]], tools: List[Dict[str, Any]]
+    ) -> List[int]:
+        """Token ids that follow a turn of the policy, which answered ``begun``: as ``reply``."""
+        system_prompt, options = self._offered(tools)
+        before = conversation(begun, system_prompt)
+        return self._after(turn, messages, [dict(message, content='?') for message in before], options)
+
+    def after_plain(self, turn: List[int], text: Text) -> List[int]:
+        """As ``reply``, where no template is applied."""
+        ids = self._once('text', text, lambda: self._encode_plain(text))
+        return [*[self.tokenizer.eos_token_id] * (turn[-1] not in self.end_ids), *ids]
+
+    def _after(self, turn: List[int], text: Text, begun: List[Dict[str, Any]], options: Dict[str, Any]) -> List[int]:
+        after = self._once('reply', (text, begun, options), lambda: added(self.tokenizer, text, begun, options))
+        return after.ids[after.written(turn, self.end_ids, self.tokenizer.added_tokens_decoder):]
+
+    def _offered(self, tools: List[Dict[str, Any]]) -> Tuple[Optional[str], Dict[str, Any]]:
+        """System prompt and variables of the template with these functions."""
+        _, system_prompt, options = self._chat
+        return _offer(self.tokenizer, tools, system_prompt, options) if tools else (system_prompt, options)
 
     def most_chars(self, tokens: int) -> int:
         """More characters than this have more than so many tokens."""

@@ -1,0 +1,194 @@
+"""The environment of an agent: the policy answers its requests, one at a time."""
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from ding_common import ConfigError, TaskError
+from dizoo_llm.base import Problem, Task, create_task
+from dizoo_llm.envs.token_env import TokenEnv
+from dizoo_llm.text.stop import Stop
+
+from .body import Choice, Refused, answer
+from .conversations import Conversations, Trajectory
+from .endpoint import Endpoint
+from .episode import Episode, Request, Returned
+
+MOST_WAITING = 64  # requests of a row that wait at a time
+
+
+class AgentEnv(TokenEnv):
+    """
+    Each row is a run of the agent of the task. The observation is the text that its next request goes on with, and an
+    action is the answer. A request that does not go on with an earlier text begins a new trajectory, which ``info``
+    names. The reward arrives with the last answer, when the agent has returned.
+    """
+
+    together = True
+    trajectories = True
+
+    def __init__(
+            self, task: Union[Dict, Task], *, evaluation: bool = False, kept: Optional[Sequence[int]] = None, **options: Any
+    ) -> None:
+        for key, wrong, told in (
+            ('max_prompt_length', None, 'must be set: an agent writes its prompts itself'),
+            ('system_prompt', ..., 'not available: an agent writes its messages itself. Remove it'),
+            ('stop', ..., 'not available: an agent names stop strings in its requests. Remove it'),
+        ):
+            value = options.get(key) or None
+            if value is wrong or wrong is ... and value is not None:
+                raise ConfigError(f'env.{key} = {value!r:.80}: {told}.')
+        task = task if isinstance(task, Task) else create_task(task)
+        own = task.evaluation() if evaluation else task
+        super().__init__(task, evaluation=evaluation, kept=range(len(own)), **options)
+        self._endpoint: Optional[Endpoint] = None
+        self._episode: Optional[Episode] = None
+        self._begun: Optional[int] = None  # index of the problem whose agent runs already
+        self._delivered: Optional[Dict[str, Any]] = None
+
+    @property
+    def has_turns(self) -> bool:
+        return True
+
+    def begin_reset(self, index: int) -> None:
+        """Start the agent of a problem, which ``reset`` then waits for."""
+        self._end_episode()
+        if self._endpoint is None or self._endpoint.dead:
+            self._release()
+            self._endpoint = Endpoint.acquire(self.task.temperature)
+        self._begun = index % len(self.problems)
+        self.problem: Problem = self.problems.checked_problem(self._begun)
+        row = self.problem.metadata['row']
+        self._episode = Episode(self._endpoint, self.task.run, row, self.task.seconds, MOST_WAITING)
+
+    def reset(self, *, seed: Optional[int] = None, options: Optional[Dict] = None) -> Tuple[np.ndarray, Dict]:
+        """As ``TokenEnv.reset``. The agent has made its first request then, or it has ended."""
+        super(TokenEnv, self).reset(seed=seed)
+        index = (options or {}).get('index')
+        index = int(self.np_random.integers(len(self.problems))) if index is None else index % len(self.problems)
+        if self._begun != index:
+            self.begin_reset(index)
+        self.index, self._begun = index, None
+        self._conversations = Conversations(self._encoder, self.max_prompt_length, self.max_tokens)
+        self._request: Optional[Request] = None
+        self._trajectory: Optional[Trajectory] = None
+        self._choices: List[Choice] = []  # of the request, so far
+        self._requests, self.own_length, self._cut = 0, 0, False
+        self._turns: List[Dict[str, Any]] = []
+        self._done = False
+        self._await()
+        return self._observe(), dict(index=index)
+
+    def begin_step(self, action: Union[int, Sequence[int]]) -> None:
+        """Give the answer to the agent, whose next request ``step`` then waits for."""
+        tokens = np.atleast_1d(np.asarray(action)).astype(np.int64).tolist()
+        if not tokens or min(tokens) < 0 or max(tokens) >= self.action_space.n:
+            raise ValueError(f'action {action}: must be one or more token ids in [0, {self.action_space.n})')
+        if self._trajectory is None:  # the agent has ended without a request
+            self._delivered = dict(taken=1, turn=0, trajectory=0)
+            return
+        asked, trajectory = self._request.asked, self._trajectory
+        tokens = tokens[:min(asked.most or self.max_new_tokens, self._room)]
+        stop = Stop(self.tokenizer, self.eos_token_ids, asked.stop)
+        tokens = tokens[:stop.first([], tokens)]
+        cut = not stop.ends(tokens)
+        choice = self._conversations.answered(asked, trajectory, tokens, cut, self._requests)
+        self._choices.append(choice)
+        self._cut |= cut
+        self.own_length += len(tokens)
+        self._turns.append(dict(text=choice.text, cut=cut, reply='', reward=0., reward_parts={}))
+        self._delivered = dict(taken=len(tokens), turn=trajectory.turns - 1, trajectory=trajectory.number)
+        if len(self._choices) < asked.choices:
+            self._trajectory = self._conversations.again(asked, trajectory)
+            return
+        length = len(trajectory.ids) - len(tokens)
+        self._episode.answer(self._request, answer(asked, self._requests, length, self._choices))
+        self._request = None
+
+    def step(self, action: Union[int, Sequence[int]]) -> Tuple[np.ndarray, float, bool, bool, Dict[str, Any]]:
+        """As ``TokenEnv.step``: an action answers the request. ``info`` has ``trajectory``, the number of the text to
+        which the answer belongs, and ``turn``, that of the answer in it."""
+        if self._delivered is None:
+            self.begin_step(action)
+        info, self._delivered = self._delivered, None
+        if self._request is None and self._episode.ended is None:
+            self._await()
+        if self._episode.ended is None:
+            return self._observe(), 0., False, False, info
+        self._done = True
+        reward, parts = self._reward(self._episode.ended)
+        info.update(
+            **parts,
+            index=self.index,
+            kind=str(self.problem.metadata.get('kind', '')),
+            prompt=self.problem.text,
+            turns=self._turns,
+            completion='\n'.join(f"{turn['text']} -> {turn['reply']}" for turn in self._turns),
+            terminated=not self._cut,
+            truncated=self._cut,
+        )
+        if self._turns:
+            self._turns[-1].update(reward=reward, reward_parts=parts['reward_parts'])
+        return self._observe(), reward, not self._cut, self._cut, info
+
+    def _await(self) -> None:
+        """Wait for the next request that can be answered, or for the end. Others are refused at once."""
+        while True:
+            event = self._episode.next()
+            if isinstance(event, Returned):
+                return
+            self._requests += 1
+            try:
+                if self._requests > self.max_turns:
+                    raise Refused(f'env.max_turns = {self.max_turns}: the episode has made as many requests')
+                self._trajectory, new = self._conversations.place(event.asked)
+            except Refused as error:
+                self._cut = True
+                self._episode.answer(event, error)
+                continue
+            self._request, self._choices = event, []
+            if self._turns:
+                self._turns[-1]['reply'] = Problem(new).text if not isinstance(new, list) or not new or \
+                    isinstance(new[0], dict) else self._encoder.decode(new)
+            return
+
+    def _reward(self, ended: Returned) -> Tuple[float, Dict[str, Any]]:
+        """Reward and info of an episode whose agent has ended."""
+        failed, parts = ended.failed, {}
+        if failed is None and not self._turns:
+            failed = 'the agent returned without a request, so there is nothing to learn from'
+        if failed is None:
+            try:
+                parts = self.task.parts_of(ended.value, self.problem)
+            except TaskError as error:
+                failed = error.message
+        info = self.scoring.episode([parts], failed)
+        return (0. if info['failed'] else self.scoring.reward(info['reward_parts'])), info
+
+    @property
+    def _room(self) -> int:
+        trajectory = self._trajectory
+        left = trajectory.prompt_length + self.max_tokens - len(trajectory.ids)
+        return min(self.max_new_tokens, left)
+
+    def _observe(self) -> np.ndarray:
+        obs = np.full(self.observation_space.shape, -1, dtype=np.int64)
+        tokens = [0] if self._trajectory is None else self._trajectory.ids
+        obs[:len(tokens)] = tokens
+        return obs
+
+    def render(self) -> str:
+        return '\n\n'.join(self._encoder.decode(each.ids) for each in self._conversations.trajectories)
+
+    def _end_episode(self) -> None:
+        if self._episode is not None and self._episode.ended is None:
+            self._episode.cancel()
+        self._episode = None
+
+    def _release(self) -> None:
+        if self._endpoint is not None:
+            self._endpoint.release()
+            self._endpoint = None
+
+    def close(self) -> None:
+        self._end_episode()
+        self._release()

@@ -1,0 +1,174 @@
+"""The policy as a model of OpenAI's interface, on 127.0.0.1, for the agents of this process."""
+import asyncio
+import concurrent.futures
+import json
+import logging
+import os
+import sys
+import threading
+from contextlib import suppress
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
+
+from ding_common import ConfigError
+
+from .body import Asked, Refused, chunks
+from .episode import GRACE, Episode
+
+try:
+    import openai
+    from aiohttp import web
+except ImportError as error:
+    raise ConfigError(f"env.task.type = 'agent': {error}. Install it by pip install '.[agents]'.") from error
+
+# The package whose client openai's is: httpx, or its successor.
+HTTPX = sys.modules[openai.DefaultAsyncHttpxClient.__mro__[1].__module__.partition('.')[0]]
+QUIET = ('httpx', 'httpx2', 'openai', 'aiohttp.access')  # a line for each request
+MOST_BYTES = 64 * 2 ** 20  # of a request
+
+
+class Endpoint:
+    """
+    Overview:
+        An HTTP server, and the event loop in which it and the agents run, in a thread of its own. All environments of a \
+        process share one; the last that closes ends it.
+    """
+    _shared: Optional['Endpoint'] = None
+    _lock = threading.Lock()
+
+    @classmethod
+    def acquire(cls, temperature: float) -> 'Endpoint':
+        """That of this process, which is not the one from which it was forked."""
+        with cls._lock:
+            found = cls._shared
+            if found is None or found._pid != os.getpid() or found.dead:
+                cls._shared = found = cls()
+            found._users += 1
+            found.temperature = temperature
+            return found
+
+    def release(self) -> None:
+        with Endpoint._lock:
+            self._users -= 1
+            if self._users > 0 or self._pid != os.getpid():
+                return
+            if Endpoint._shared is self:
+                Endpoint._shared = None
+        if not self.dead:
+            asyncio.run_coroutine_threadsafe(self._end(), self.loop).result(2 * GRACE)
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(GRACE)
+            self.loop.close()
+
+    def __init__(self) -> None:
+        for name in QUIET:
+            logging.getLogger(name).setLevel(logging.WARNING)
+        self._pid, self._users, self.dead, self.temperature = os.getpid(), 0, False, 1.0
+        self._episodes: Dict[str, Episode] = {}
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name='agents', daemon=True)
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._begin(), self.loop).result(6 * GRACE)
+
+    async def _begin(self) -> None:
+        app = web.Application(client_max_size=MOST_BYTES)
+        app.router.add_post('/row/{key}/v1/chat/completions', self._post)
+        app.router.add_post('/row/{key}/v1/completions', self._post)
+        app.router.add_get('/row/{key}/v1/models', self._get)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, '127.0.0.1', 0)
+        await site.start()
+        self.address = 'http://127.0.0.1:%d' % site._server.sockets[0].getsockname()[1]
+        self._client = openai.AsyncOpenAI(
+            base_url=self.address,
+            api_key='none',
+            timeout=None,
+            max_retries=0,
+            http_client=openai.DefaultAsyncHttpxClient(transport=_Here(self))
+        )
+
+    async def _end(self) -> None:
+        own = asyncio.current_task()
+        agents = [task for task in asyncio.all_tasks() if task is not own]
+        await self._runner.cleanup()
+        await self._client.close()
+        for task in agents:
+            task.cancel()
+        await asyncio.gather(*agents, return_exceptions=True)
+        with suppress(asyncio.TimeoutError):  # a thread of an agent that hangs
+            await asyncio.wait_for(self.loop.shutdown_default_executor(), GRACE)
+
+    def client(self, key: str) -> 'openai.AsyncOpenAI':
+        """A client of one row, which needs no socket. Others find the same at its ``base_url``."""
+        return self._client.with_options(base_url=f'{self.address}/row/{key}/v1')
+
+    def open(self, episode: Episode) -> None:
+        self._episodes[episode.key] = episode
+
+    def forget(self, key: str) -> None:
+        """Refuse further requests of an episode, which has ended."""
+        self._episodes.pop(key, None)
+
+    def answers(self, seconds: float) -> bool:
+        """Whether the event loop runs. If not, a coroutine occupies it and cannot be stopped."""
+        if not self.dead:
+            try:
+                asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self.loop).result(seconds)
+            except concurrent.futures.TimeoutError:
+                self.dead = True
+        return not self.dead
+
+    async def _post(self, request: 'web.Request') -> 'web.StreamResponse':
+        status, body = await self.respond(request.path, await request.read())
+        return await _stream(request, body) if isinstance(body, list) else web.json_response(body, status=status)
+
+    async def _get(self, request: 'web.Request') -> 'web.Response':
+        return web.json_response(dict(object='list', data=[dict(id='policy', object='model', created=0, owned_by='')]))
+
+    async def respond(self, path: str, content: bytes) -> Tuple[int, Union[Dict, List[Dict]]]:
+        """Status and body of the answer to a request, or the chunks of a stream."""
+        try:
+            _, _, key, _, *kind = path.split('/')
+            if key not in self._episodes:
+                raise Refused('the episode of this row has ended', status=410)
+            asked = Asked.of(_read(content), kind[0] == 'chat', self.temperature)
+            body = await self._episodes[key].ask(asked)
+        except Refused as error:
+            return error.status, error.body()
+        return 200, chunks(body) if asked.streams else body
+
+
+class _Here(HTTPX.AsyncBaseTransport):
+    """What a client sends, answered in its own event loop."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    async def handle_async_request(self, request: Any) -> Any:
+        status, body = await self._endpoint.respond(request.url.path, await request.aread())
+        if not isinstance(body, list):
+            return HTTPX.Response(status, json=body)
+        kind = {'content-type': 'text/event-stream'}
+        return HTTPX.Response(status, headers=kind, content=b''.join(_events(body)))
+
+
+def _read(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f'the body is not JSON: {error}') from error
+
+
+def _events(body: List[Dict]) -> Iterator[bytes]:
+    """Server-sent events."""
+    for chunk in [*map(json.dumps, body), '[DONE]']:
+        yield f'data: {chunk}\n\n'.encode()
+
+
+async def _stream(request: 'web.Request', body: List[Dict]) -> 'web.StreamResponse':
+    response = web.StreamResponse(headers={'Content-Type': 'text/event-stream'})
+    await response.prepare(request)
+    for event in _events(body):
+        await response.write(event)
+    await response.write_eof()
+    return response

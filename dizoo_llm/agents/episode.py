@@ -1,0 +1,105 @@
+"""One run of an agent, which lives in the event loop of the endpoint and is driven from the process's main thread."""
+import asyncio
+import queue
+import secrets
+import time
+from typing import Any, Awaitable, Callable, Dict, NamedTuple, Optional, Union
+
+from ding_common import describe
+
+from .body import Asked, Refused
+
+GRACE = 5.0  # seconds for an agent to end after it was cancelled, and for the event loop to answer
+
+
+class Request(NamedTuple):
+    """A request that waits for its answer."""
+    asked: Asked
+    future: asyncio.Future
+    at: float  # when it came
+
+
+class Returned(NamedTuple):
+    """The end of a run: what the agent returned, or why it did not."""
+    value: Any
+    failed: Optional[str]
+    at: float
+
+
+class Episode:
+    """
+    Overview:
+        Runs ``run(problem, client)``. Its requests come one by one, in the order in which they arrive. ``seconds`` limits \
+        the time that the agent takes itself, without that of the model and of other rows.
+    """
+
+    def __init__(self, endpoint: 'Endpoint', run: Callable[..., Awaitable], problem: Any, seconds: float, most: int):
+        """``most``: how many requests may wait at a time."""
+        self.key, self._endpoint, self._most = secrets.token_urlsafe(12), endpoint, most
+        self._events: 'queue.SimpleQueue[Union[Request, Returned]]' = queue.SimpleQueue()
+        self._left, self._seconds, self._since, self._waiting = seconds, seconds, time.monotonic(), 0
+        self.ended: Optional[Returned] = None
+        endpoint.open(self)
+        self._task = asyncio.run_coroutine_threadsafe(self._run(run, problem), endpoint.loop)
+
+    async def _run(self, run: Callable[..., Awaitable], problem: Any) -> None:
+        value, failed = None, None
+        try:
+            value = await run(problem, self._endpoint.client(self.key))
+        except asyncio.CancelledError:
+            failed = 'the agent was cancelled'
+        except BaseException as error:  # an agent may raise anything
+            failed = f'the agent raised {describe(error)}'
+        self._endpoint.forget(self.key)
+        self._events.put(Returned(value, failed, time.monotonic()))
+
+    async def ask(self, asked: Asked) -> Dict[str, Any]:
+        """The answer to a request, in the event loop."""
+        if self._waiting >= self._most:
+            raise Refused(f'{self._most} requests of this row wait already', status=429)
+        future = self._endpoint.loop.create_future()
+        self._waiting += 1
+        self._events.put(Request(asked, future, time.monotonic()))
+        try:
+            return await future
+        finally:
+            self._waiting -= 1
+
+    def next(self) -> Union[Request, Returned]:
+        """The next request, or the end. An agent that takes too long is cancelled."""
+        while True:
+            event = self._wait()
+            if isinstance(event, Request) and event.future.cancelled():  # the client has gone
+                continue
+            self._left -= max(event.at - self._since, 0.)
+            self.ended = event if isinstance(event, Returned) else None
+            return event
+
+    def _wait(self) -> Union[Request, Returned]:
+        try:
+            return self._events.get(timeout=max(self._since + self._left - time.monotonic(), 0.001))
+        except queue.Empty:
+            self.cancel()
+            why = f'the agent took more than env.task.seconds = {self._seconds:g}'
+            if not self._endpoint.answers(GRACE):
+                why = f'{why} and blocks the event loop, in which all agents run: it must await, and not wait'
+            return Returned(None, why, time.monotonic())
+
+    def answer(self, request: Request, body: Union[Dict[str, Any], Refused]) -> None:
+        """Answer a request. From here on the agent's own time counts."""
+        self._since = time.monotonic()
+
+        def give() -> None:
+            if request.future.done():
+                return
+            if isinstance(body, Refused):
+                request.future.set_exception(body)
+            else:
+                request.future.set_result(body)
+
+        self._endpoint.loop.call_soon_threadsafe(give)
+
+    def cancel(self) -> None:
+        """End the agent, if it still runs. Requests that come later are refused."""
+        self._endpoint.forget(self.key)
+        self._task.cancel()

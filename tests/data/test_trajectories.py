@@ -1,0 +1,101 @@
+"""Episodes of several texts: rows, prompts, rewards and advantages."""
+import pytest
+import torch
+
+from ding_common import ConfigError
+from ding_grpo.config.checks import check_for_turns
+from ding_grpo.data.batch import Batch
+from ding_grpo.data.folding import fold_group
+from ding_grpo.data.micro_batch import split_rows
+from ding_grpo.learn.advantage import Advantage
+from dizoo_llm.envs import TokenEnv
+from tests.policies import token_policy
+
+pytestmark = pytest.mark.unittest
+
+
+def step(prompt, action, trajectory, turn=0, reward=0., failed=False):
+    rewards = torch.zeros(len(action))
+    rewards[-1] = reward
+    return dict(
+        prompt=torch.tensor(prompt),
+        action=torch.tensor(action),
+        logp=torch.full((len(action), ), -1.),
+        kept=None,
+        reward=rewards,
+        turn=turn,
+        trajectory=trajectory,
+        anchor=None,
+        reward_parts=dict(right=reward),
+        truncated=False,
+        failed=failed,
+        done=True
+    )
+
+
+@pytest.fixture
+def episodes():
+    """The first one leaves its text and comes back, the second has one text, the third failed."""
+    return [
+        [step([1, 2], [3], 0), step([7], [8, 9], 1), step([1, 2, 3, 4], [5], 0, turn=1, reward=1.)],
+        [step([1, 2], [6], 0, reward=0.)],
+        [step([2], [6], 0), step([7], [4], 1, failed=True)],
+    ]
+
+
+def test_each_text_is_a_row_with_the_reward_of_its_episode(episodes):
+    sample = fold_group(episodes)
+    assert sample['episode'].tolist() == [0, 1, 2, 0, 2]
+    assert [p.tolist() for p in sample['prompts']] == [[1, 2], [1, 2], [2], [7], [7]]
+    assert sample['prompts'][0] is sample['prompts'][1] and sample['prompts'][3] is sample['prompts'][4]
+    assert sample['action'].tolist() == [[3, 4, 5], [6, 0, 0], [6, 0, 0], [8, 9, 0], [4, 0, 0]]
+    assert sample['weight'].tolist() == [[1, 0, 1], [1, 0, 0], [1, 0, 0], [1, 1, 0], [1, 0, 0]]
+    assert sample['reward'].sum(1).tolist() == [1, 0, 0, 1, 0] and sample['reward'][0].tolist() == [0, 0, 1]
+    assert sample['failed'].tolist() == [0, 0, 1, 0, 1] and sample['reward_parts']['right'].tolist() == [1, 0, 0, 1, 0]
+
+
+@pytest.mark.parametrize('by_trajectory, shares', [('whole', (1, 1)), ('divided', (0.5, 1))])
+def test_episodes_are_compared_once(episodes, by_trajectory, shares):
+    batch = Batch.of([fold_group(episodes), fold_group(episodes[::-1])])
+    adv = Advantage('no_std', by_trajectory=by_trajectory).of(batch)
+    first, second = shares
+    assert adv.tolist() == [0.5 * first, -0.5 * second, 0, 0.5 * first, 0] + [0, -0.5 * second, 0.5 * first, 0, 0.5 * first]
+    assert not Advantage('no_std').equal(batch.take(torch.arange(5)))
+
+
+def test_equal_episodes_teach_nothing(episodes):
+    episodes[0][-1]['reward'][-1] = 0.
+    assert Advantage('no_std').equal(Batch.of([fold_group(episodes)]))
+
+
+def test_parts_count_each_prompt(episodes):
+    batch = Batch.of([fold_group(episodes)])
+    batch.failed[:] = False
+    assert [part.tolist() for part in split_rows(batch, 6)] == [[0, 1, 2], [3, 4]]  # 2 + 2, 0, 1; 1 + 1, 0
+
+
+def test_rows_of_several_prompts_learn_as_each_alone(episodes):
+    """The gradient of an update is that of the rows with their own prompts, whatever is read together."""
+    found = []
+    for most in (None, 6):
+        policy = token_policy(reduction='constant', learning_rate=1e-2, micro_batch_tokens=most)
+        policy.use_sgd()
+        sample = dict(fold_group(episodes), group_id=0, collect_iter=0)
+        sample['reward_parts'] = {name: torch.zeros(5) for name in TokenEnv().weights}
+        policy.learn_mode.forward([sample])
+        found.append(torch.cat([p.detach().flatten() for p in policy.model.parameters()]))
+    assert torch.allclose(*found, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    'learn, told', [
+        (dict(advantage='return_to_go'), "advantage = 'return_to_go': must be 'outcome' with an agent"),
+        (dict(adv_method='optimal_token_baseline'), 'compares single tokens'),
+        (dict(kl=dict(beta=0.1, in_reward=True)), 'kl.in_reward = True: must be False'),
+    ],
+    ids=range(3)
+)
+def test_what_compares_no_whole_episodes_is_refused(learn, told):
+    policy = token_policy(**learn)
+    with pytest.raises(ConfigError, match=told):
+        check_for_turns(policy.cfg, 3, trajectories=True)

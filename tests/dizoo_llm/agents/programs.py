@@ -1,0 +1,168 @@
+"""Agents of the tests."""
+import asyncio
+import json
+
+PROBLEMS = [dict(question=f'q{i}', answer=str(i)) for i in range(4)]
+TOOL = dict(
+    type='function',
+    function=dict(
+        name='add', description='Adds.', parameters=dict(type='object', properties=dict(a=dict(type='integer')))
+    )
+)
+
+
+def problems():
+    return PROBLEMS
+
+
+def user(text):
+    return dict(role='user', content=text)
+
+
+async def ask(client, messages, **options):
+    reply = await client.chat.completions.create(model='policy', messages=messages, **options)
+    return reply.choices[0].message
+
+
+async def once(problem, client):
+    await ask(client, [user(problem['question'])])
+    return 1.0
+
+
+async def twice(problem, client):
+    """Goes on with the conversation."""
+    messages = [user(problem['question'])]
+    messages.append(await ask(client, messages))
+    messages.append(user('more'))
+    last = await ask(client, messages)
+    return float(len(last.content or ''))
+
+
+async def anew(problem, client):
+    """Begins a second conversation, and goes on with the first."""
+    messages = [user(problem['question'])]
+    messages.append(await ask(client, messages))
+    await ask(client, [user('other')])
+    messages.append(user('more'))
+    await ask(client, messages)
+    return 2.0
+
+
+async def at_once(problem, client):
+    await asyncio.gather(*(ask(client, [user(f'part {i}')]) for i in range(3)))
+    return 1.0
+
+
+async def plain(problem, client):
+    """A completion that goes on, as text and as ids."""
+    text = 'ab'
+    for _ in range(2):
+        reply = await client.completions.create(model='policy', prompt=text)
+        text += reply.choices[0].text + 'c'
+    return 1.0
+
+
+async def with_tools(problem, client):
+    messages = [user(problem['question'])]
+    for _ in range(3):
+        reply = await ask(client, messages, tools=[TOOL])
+        messages.append(reply)
+        if not reply.tool_calls:
+            return 1.0
+        for call in reply.tool_calls:
+            total = sum(json.loads(call.function.arguments).values())
+            messages.append(dict(role='tool', tool_call_id=call.id, content=str(total)))
+    return 0.0
+
+
+async def choices(problem, client):
+    reply = await client.chat.completions.create(model='policy', messages=[user('x')], n=3)
+    assert [choice.index for choice in reply.choices] == [0, 1, 2]
+    return 1.0
+
+
+async def refused(problem, client):
+    import openai
+    told = []
+    for options in problem['refused']:
+        try:
+            await client.chat.completions.create(**{'model': 'policy', 'messages': [user('x')], **options})
+        except openai.APIStatusError as error:
+            told.append((error.status_code, error.body['message']))
+    await ask(client, [user('x')])
+    problem['told'] = told
+    return 1.0
+
+
+async def streamed(problem, client):
+    found = ''
+    async for chunk in await client.chat.completions.create(model='policy', messages=[user('x')], stream=True):
+        found += chunk.choices[0].delta.content or ''
+    problem['streamed'] = found
+    return 1.0
+
+
+async def over_http(problem, client):
+    """With a client of its own, which finds the row at the address alone."""
+    import openai
+    own = openai.AsyncOpenAI(base_url=str(client.base_url), api_key='any', max_retries=0)
+    models = await own.models.list()
+    assert [model.id for model in models.data] == ['policy']
+    await ask(own, [user(problem['question'])])
+    found = ''
+    async for chunk in await own.chat.completions.create(model='policy', messages=[user('x')], stream=True):
+        found += chunk.choices[0].delta.content or ''
+    await own.close()
+    problem['address'] = str(client.base_url)
+    return float(len(found))
+
+
+async def raises(problem, client):
+    raise RuntimeError('no sandbox')
+
+
+async def raises_later(problem, client):
+    await ask(client, [user('x')])
+    raise RuntimeError('sandbox lost')
+
+
+async def silent(problem, client):
+    return 1.0
+
+
+async def hangs(problem, client):
+    await ask(client, [user('x')])
+    await asyncio.sleep(1000)
+
+
+async def floods(problem, client):
+    found = await asyncio.gather(*(ask(client, [user('x')]) for _ in range(100)), return_exceptions=True)
+    return float(sum(not isinstance(one, Exception) for one in found))
+
+
+async def gives_up(problem, client):
+    """Cancels a request, and asks again."""
+    try:
+        await asyncio.wait_for(ask(client, [user('first')]), 0.05)
+    except asyncio.TimeoutError:
+        pass
+    await ask(client, [user('second')])
+    return 1.0
+
+
+async def nothing(problem, client):
+    await ask(client, [user('x')])
+    return None
+
+
+async def other_parts(problem, client):
+    await ask(client, [user('x')])
+    return dict(wrong=1.0)
+
+
+async def leaves_one(problem, client):
+    """Returns while a request waits."""
+    task = asyncio.ensure_future(ask(client, [user('late')]))
+    await ask(client, [user('x')])
+    task.cancel()
+    return 1.0

@@ -1,0 +1,327 @@
+"""Agents that ask the policy by OpenAI's interface."""
+import asyncio
+import copy
+import threading
+import time
+
+import pytest
+import torch
+
+from ding_common import ConfigError
+from dizoo_llm.agents.endpoint import Endpoint
+from dizoo_llm.text.tokenizer import build_char_tokenizer
+from dizoo_llm.tasks import create_task
+from dizoo_llm.agents import AgentEnv
+
+from tests.dizoo_llm.agents import programs
+
+pytestmark = pytest.mark.unittest
+CHAT = (
+    "{% if tools %}<|im_start|>system\n{% for t in tools %}{{ t.function.name }} {% endfor %}<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.tool_calls %}{% for c in m.tool_calls %}<tool_call>"
+    "{{ c.function.name }}</tool_call>{% endfor %}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture(scope='module')
+def tokenizer(tmp_path_factory):
+    made = build_char_tokenizer(''.join(map(chr, range(32, 127))) + '\n')
+    made.add_special_tokens(dict(additional_special_tokens=['<|im_start|>', '<|im_end|>']))
+    made.eos_token = '<|im_end|>'
+    made.chat_template = CHAT
+    folder = tmp_path_factory.mktemp('tokenizer')
+    made.save_pretrained(str(folder))
+    return str(folder)
+
+
+@pytest.fixture
+def env_of(tokenizer):
+    made = []
+
+    def make(run, problems=None, options={}, **task):
+        run = getattr(programs, run) if isinstance(run, str) else run
+        task = create_task(dict(type='agent', run=run, problems=problems or copy.deepcopy(programs.PROBLEMS), **task))
+        env = AgentEnv(
+            task, **{
+                'tokenizer': dict(pretrained=tokenizer),
+                'max_prompt_length': 80,
+                'max_new_tokens': 12,
+                'max_turns': 6,
+                'max_tokens': 300,
+                **options
+            }
+        )
+        made.append(env)
+        return env
+
+    yield make
+    for env in made:
+        env.close()
+
+
+def turn(env, text, end=True):
+    return env.tokenizer.encode(text, add_special_tokens=False) + [env.tokenizer.eos_token_id] * end
+
+
+def read(obs):
+    return obs[obs >= 0].tolist()
+
+
+def play(env, *texts, index=0):
+    """The observations before each turn, and the last step."""
+    seen = [read(env.reset(options=dict(index=index))[0])]
+    for text in texts:
+        step = env.step(turn(env, text))
+        seen.append(read(step[0]))
+    return seen[:len(texts)], step
+
+
+def test_a_conversation_goes_on_with_its_ids(env_of):
+    env = env_of('twice')
+    (first, second), (_, reward, terminated, truncated, info) = play(env, 'hello', 'bye')
+    text = env.tokenizer.decode(second)
+    assert text.startswith('<|im_start|>user\nq0<|im_end|>\n<|im_start|>assistant\nhello<|im_end|>\n<|im_start|>user\nmore')
+    assert second[:len(first) + 6] == first + turn(env, 'hello')
+    assert (reward, terminated, truncated, info['failed']) == (3.0, True, False, None)
+    assert (info['turn'], info['trajectory'], info['taken']) == (1, 0, 4)
+    assert [t['text'] for t in info['turns']] == ['hello', 'bye'] and info['turns'][0]['reply'] == 'user: more'
+    assert info['reward_parts'] == dict(reward=3.0) and info['return'] == 3.0
+
+
+def test_ids_are_not_encoded_again(env_of):
+    """A turn that no tokenizer would encode this way stays as it was sampled."""
+    env = env_of('twice')
+    obs, _ = env.reset(options=dict(index=0))
+    odd = [env.tokenizer.convert_tokens_to_ids('<|im_start|>'), *turn(env, 'a')]
+    after, *_ = env.step(odd)
+    assert read(after)[len(read(obs)):][:len(odd)] == odd
+
+
+def test_another_conversation_is_another_trajectory(env_of):
+    env = env_of('anew')
+    env.reset(options=dict(index=1))
+    found = [env.step(turn(env, text))[-1] for text in ('one', 'two', 'three')]
+    assert [(info['trajectory'], info['turn']) for info in found] == [(0, 0), (1, 0), (0, 1)]
+    assert found[-1]['return'] == 2.0
+
+
+def test_requests_at_once_are_answered_one_by_one(env_of):
+    seen, (_, reward, *_, info) = play(env_of('at_once'), 'a', 'b', 'c')
+    assert len(set(map(tuple, seen))) == 3 and info['trajectory'] == 2 and reward == 1
+
+
+def test_choices_are_trajectories_with_one_prompt(env_of):
+    seen, (*_, info) = play(env_of('choices'), 'a', 'b', 'c')
+    assert seen[0] == seen[1] == seen[2] and info['trajectory'] == 2 and info['failed'] is None
+
+
+def test_plain_text_goes_on(env_of):
+    env = env_of('plain')
+    (first, second), (*_, info) = play(env, 'x', 'y')
+    assert env.tokenizer.decode(first) == 'ab' and second == first + turn(env, 'x') + turn(env, 'c', end=False)
+    assert info['turn'] == 1 and info['turns'][0]['reply'] == 'c'
+
+
+def test_calls_of_functions(env_of):
+    env = env_of('with_tools')
+    call = '<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>'
+    (first, second), (_, reward, *_, info) = play(env_of('with_tools', options=dict(max_new_tokens=99)), call, 'two')
+    text = env.tokenizer.decode(second)
+    assert env.tokenizer.decode(first).startswith('<|im_start|>system\nadd <|im_end|>') and info['trajectory'] == 0
+    assert call + '<|im_end|>\n<|im_start|>tool\n2<|im_end|>\n<|im_start|>assistant\n' in text and reward == 1
+
+
+def test_a_malformed_call_is_text(env_of):
+    _, (_, reward, *_, info) = play(env_of('with_tools', options=dict(max_new_tokens=99)), '<tool_call>{"name"</tool_call>')
+    assert reward == 1 and len(info['turns']) == 1
+
+
+def test_limits_of_a_request(env_of):
+
+    async def run(problem, client):
+        reply = await client.chat.completions.create(model='policy', messages=[programs.user('x')], max_tokens=2)
+        problem['reason'] = reply.choices[0].finish_reason
+        reply = await client.chat.completions.create(model='policy', messages=[programs.user('x')], stop='lo')
+        problem['text'] = reply.choices[0].message.content
+        return 1.0
+
+    problem = dict(question='x')
+    env = env_of(run, [problem])
+    env.reset(options=dict(index=0))
+    first, second = env.step(turn(env, 'hello'))[-1], env.step(turn(env, 'hello'))[-1]
+    assert problem['reason'] == 'length' and first['taken'] == 2
+    assert problem['text'] == 'hel' and second['taken'] == 5 and second['turns'][1]['cut'] is False
+
+
+WRONG = [
+    (dict(temperature=0.5), 400, 'temperature = 0.5: must be 1'),
+    (dict(top_p=0.9), 400, 'top_p = 0.9: must be 1'),
+    (dict(logprobs=True), 400, 'logprobs = True: must be False'),
+    (dict(seed=3), 400, 'seed = 3: must be left out'),
+    (dict(n=0), 400, 'n = 0: must be an integer from 1 to 64'),
+    (dict(extra_body=dict(min_p=0.1)), 400, 'min_p: unknown'),
+    (dict(messages=[]), 400, 'messages = []: must be a list of messages'),
+    (dict(messages=[dict(role='user', content=[dict(type='image_url', image_url=dict(url='x'))])]), 400, 'not text'),
+    (dict(messages=[programs.user('x' * 90)]), 400, 'must have 1 to env.max_prompt_length = 80'),
+    (dict(messages=[programs.user('\u4e2d')]), 400, 'no token for'),
+    (dict(messages=[dict(role='assistant', content='x')]), 400, 'end with the assistant'),
+    (dict(max_tokens=0), 400, 'max_tokens = 0: must be a positive integer'),
+    (dict(stop=['']), 400, "stop = ['']: must be text"),
+]
+
+
+def test_what_a_request_may_not_ask_is_told_as_openai_does(env_of):
+    problem = dict(question='x', refused=[options for options, *_ in WRONG])
+    env = env_of('refused', [problem], options=dict(max_turns=20))
+    _, (*_, info) = play(env, 'a')
+    assert info['failed'] is None and len(problem['told']) == len(WRONG)
+    for (_, status, told), found in zip(WRONG, problem['told']):
+        assert found[0] == status and told in found[1], found
+
+
+def test_a_conversation_that_is_too_long_ends_in_an_error_of_the_client(env_of):
+    env = env_of('twice', options=dict(max_tokens=20))
+    _, (*_, info) = play(env, 'hello')
+    assert 'env.max_tokens = 20' in info['failed'] and 'goes on with' in info['failed']
+
+
+def test_more_requests_than_turns(env_of):
+    _, (*_, info) = play(env_of('twice', options=dict(max_turns=1)), 'hello')
+    assert 'env.max_turns = 1' in info['failed']
+
+
+@pytest.mark.parametrize('run', ['streamed', 'over_http'])
+def test_other_ways_to_ask(env_of, run):
+    env = env_of(run, [dict(question='q')])
+    texts = ['hello'] if run == 'streamed' else ['hi', 'hello']
+    _, (_, reward, *_, info) = play(env, *texts)
+    assert info['failed'] is None and env.problem.metadata['row'].get('streamed', 'hello') == 'hello'
+    if run == 'over_http':
+        assert reward == 5.0 and env.problem.metadata['row']['address'].startswith('http://127.0.0.1:')
+
+
+@pytest.mark.parametrize(
+    'run, texts, told', [
+        ('raises', ['x'], 'the agent raised RuntimeError: no sandbox'),
+        ('raises_later', ['x'], 'the agent raised RuntimeError: sandbox lost'),
+        ('silent', ['x'], 'the agent returned without a request'),
+        ('nothing', ['x'], 'could not score'),
+        ('other_parts', ['x'], "returned {'wrong': 1.0}, must return parts among"),
+        ('hangs', ['x'], 'took more than env.task.seconds = 0.3'),
+    ]
+)
+def test_an_agent_that_fails_costs_its_row(env_of, run, texts, told):
+    begun = time.monotonic()
+    _, (_, reward, *_, info) = play(env_of(run, seconds=0.3), *texts)
+    assert told in info['failed'] and reward == 0 and time.monotonic() - begun < 10
+    assert info['reward_parts'] == dict(reward=None)
+
+
+def test_an_agent_that_blocks_the_loop_is_named_and_does_not_stop_others(env_of, monkeypatch):
+    monkeypatch.setattr('dizoo_llm.agents.episode.GRACE', 0.3)
+
+    async def blocks(problem, client):
+        await programs.ask(client, [programs.user('x')])
+        time.sleep(2)
+
+    _, (*_, info) = play(env_of(blocks, seconds=0.3), 'x')
+    assert 'blocks the event loop' in info['failed']
+    _, (_, reward, *_) = play(env_of('once'), 'x')
+    assert reward == 1
+
+
+def test_a_flood_is_bounded(env_of):
+    env = env_of('floods', options=dict(max_turns=5))
+    _, (_, reward, *_, info) = play(env, *['x'] * 5)
+    assert reward == 5 and len(info['turns']) == 5
+
+
+def test_a_request_that_was_given_up_is_not_sampled(env_of):
+    env = env_of('gives_up')
+    env.reset(options=dict(index=0))
+    time.sleep(0.3)
+    first = env.step(turn(env, 'a'))
+    assert 'first' in env.render() and first[-1].get('failed') is None
+    while not (first[2] or first[3]):
+        first = env.step(turn(env, 'b'))
+    assert first[1] == 1
+
+
+def test_nothing_is_left_behind(env_of):
+    before = set(threading.enumerate())
+    envs = [env_of('once') for _ in range(3)]
+    for env in envs:
+        env.reset(options=dict(index=0))
+    assert 'agents' in [thread.name for thread in set(threading.enumerate()) - before]
+    for env in envs:
+        env.close()
+    assert not set(threading.enumerate()) - before and Endpoint._shared is None
+
+
+def test_many_rows_with_delays_failures_and_cancellations(env_of):
+    """What ended well is rewarded, and everything else is counted."""
+
+    async def run(problem, client):
+        kind = problem['kind']
+        await asyncio.sleep(0.01 * (problem['number'] % 7))
+        await programs.ask(client, [programs.user('x')])
+        if kind == 'raises':
+            raise ValueError(kind)
+        if kind == 'hangs':
+            await asyncio.sleep(1000)
+        if kind == 'gives up':
+            await programs.gives_up(problem, client)
+        return 1.0
+
+    kinds = ['well', 'raises', 'hangs', 'gives up', 'well']
+    rows = [dict(question=f'{i}', kind=kinds[i % 5], number=i) for i in range(200)]
+    task = create_task(dict(type='agent', run=run, problems=rows, seconds=3.0))
+    shared = env_of('once')
+    options = dict(tokenizer=dict(pretrained=shared.tokenizer.name_or_path), max_prompt_length=80, max_turns=6)
+    envs = [AgentEnv(task, **options) for _ in rows]
+    for i, env in enumerate(envs):
+        env.begin_reset(i)
+    for i, env in enumerate(envs):
+        env.reset(options=dict(index=i))
+    running, ended = dict(enumerate(envs)), {}
+    while running:
+        for env in running.values():
+            env.begin_step(turn(env, 'a'))
+        for i, env in list(running.items()):
+            *_, terminated, truncated, info = env.step([0])
+            if terminated or truncated:
+                ended[i] = info['failed']
+                del running[i]
+    for env in envs:
+        env.close()
+    for i, row in enumerate(rows):
+        expected = dict(raises='raised ValueError', hangs='took more than').get(row['kind'])
+        assert ended[i] is None if expected is None else expected in ended[i], (row, ended[i])
+
+
+@pytest.mark.parametrize(
+    'task, options, told', [
+        (dict(run='tests.dizoo_llm.agents.programs:user'), {}, 'env.task.run = .*must be a coroutine function'),
+        (dict(run='tests.dizoo_llm.agents.programs:onces'), {}, "did you mean 'once"),
+        (dict(problems=[]), {}, 'there is no problem'),
+        (dict(seconds=0), {}, 'env.task.seconds = 0: must be'),
+        (dict(return_part='x'), {}, "env.task.return_part = 'x': must be a part"),
+        ({}, dict(max_prompt_length=None), 'env.max_prompt_length = None: must be set'),
+        ({}, dict(system_prompt='x'), "env.system_prompt = 'x': not available"),
+        ({}, dict(stop=['x']), 'env.stop'),
+    ],
+    ids=range(8)
+)
+def test_one_line_for_what_cannot_run(env_of, task, options, told):
+    given = dict(type='agent', run='tests.dizoo_llm.agents.programs:once', problems=programs.PROBLEMS)
+    with pytest.raises(ConfigError, match=told):
+        AgentEnv(create_task({**given, **task}), **{'max_prompt_length': 9, **options})
+
+
+def test_problems_of_a_function_and_held_out_ones():
+    task = create_task(
+        dict(type='agent', run=programs.once, problems='tests.dizoo_llm.agents.programs:problems', eval_size=1)
+    )
+    assert len(task) == 3 and len(task.evaluation()) == 1
+    assert task.problem(0).metadata['row'] in programs.PROBLEMS
