@@ -41,6 +41,7 @@ setup(
         'tabulate',
     ],
     extras_require={
+        'agents': ['openai>=1.40', 'aiohttp>=3.9'],
         'atari': ['gymnasium[atari]'],
         'box2d': ['gymnasium[box2d]'],
         'datasets': ['datasets<5.1', 'pyarrow<22'],  # later ones need pyarrow 22
@@ -62,7 +63,8 @@ setup(
         'test': [
             'pytest>=7', 'pytest-xdist', 'hypothesis', 'yapf==0.29.0', 'flake8', 'tensorboard', 'peft>=0.17,<0.22',
             'bitsandbytes>=0.49', 'math-verify', 'datasets<5.1', 'pyarrow<22', 'reasoning-gym', 'accelerate',
-            'gguf>=0.10', 'textarena', 'moviepy>=2', 'gymnasium[classic-control]', 'nbclient', 'ipykernel'
+            'gguf>=0.10', 'textarena', 'moviepy>=2', 'gymnasium[classic-control]', 'nbclient', 'ipykernel',
+            'openai>=1.40', 'aiohttp>=3.9'
         ],
     },
     entry_points={

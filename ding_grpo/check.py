@@ -18,7 +18,7 @@ from tabulate import tabulate
 from ding_common import ConfigError, ConfigFile, echo, read_config_file
 from ding_common.processes.memory import peak_memory
 
-from .data.batch import Batch
+from .data.batch import Batch, prompts_of
 from .data.capability import is_grpo
 from .entry import complete
 from .entry.build import compiled, environments, make_policy
@@ -148,7 +148,8 @@ def _by_formula(policy: Any, groups: List[Dict[str, Any]]) -> List[str]:
     if not isinstance(model, CausalLM):
         return []
     cfg, batch = policy.cfg.learn, Batch.of(groups)
-    tokens = sum(len(p) for group in groups for p in {id(p): p for p in prompts_of(group)}.values()) + int((batch.length - 1).clamp(min=0).sum())
+    prompts = [prompt for group in groups for prompt in {id(prompt): prompt for prompt in prompts_of(group)}.values()]
+    tokens = sum(map(len, prompts)) + int((batch.length - 1).clamp(min=0).sum())
     tokens = tokens * min(cfg.batch_groups, len(groups)) // len(groups)  # of a mini-batch
     at_once = min(tokens, cfg.micro_batch_tokens or tokens)
     rows, length = len(batch), int(batch.length.max())

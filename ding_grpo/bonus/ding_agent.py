@@ -14,6 +14,7 @@ import torch
 from ding.utils.data import offline_data_save_type
 
 from ding_common import ConfigError
+from ding_grpo.data.batch import prompts_of
 from ding_grpo.run.checkpoint import read_checkpoint
 
 # Arguments of ``PPOF.train``, and their keys.
@@ -175,7 +176,7 @@ def _completions(group: Dict[str, Any], tokenizer: Any) -> List[Dict[str, Any]]:
         parts = {name: values[row].item() for name, values in group['reward_parts'].items()}
         found.append(
             dict(
-                prompt=tokenizer.decode(group['prompt']),
+                prompt=tokenizer.decode(prompts_of(group)[row]),
                 completion=tokenizer.decode(group['action'][row, :group['length'][row]], skip_special_tokens=True),
                 reward=group['reward'][row].sum().item(),
                 truncated=bool(group['truncated'][row]),

@@ -27,7 +27,12 @@ class AgentEnv(TokenEnv):
     trajectories = True
 
     def __init__(
-            self, task: Union[Dict, Task], *, evaluation: bool = False, kept: Optional[Sequence[int]] = None, **options: Any
+            self,
+            task: Union[Dict, Task],
+            *,
+            evaluation: bool = False,
+            kept: Optional[Sequence[int]] = None,
+            **options: Any
     ) -> None:
         for key, wrong, told in (
             ('max_prompt_length', None, 'must be set: an agent writes its prompts itself'),

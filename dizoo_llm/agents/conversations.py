@@ -71,7 +71,9 @@ class Conversations:
             raise Refused("env.tokenizer has no chat template: use client.completions.create(prompt='...')")
         known = self._known(lambda t: t.tools == asked.tools and isinstance(t.record, list), asked.messages)
         if known is None:
-            return self._new(self._encoder.chat(asked.messages, asked.tools), asked.messages, asked.tools), asked.messages
+            return self._new(
+                self._encoder.chat(asked.messages, asked.tools), asked.messages, asked.tools
+            ), asked.messages
         new = asked.messages[len(known.record):]
         self._append(known, self._encoder.after_chat(known.turn, known.begun, new, asked.tools))
         return known, new
@@ -109,7 +111,8 @@ class Conversations:
         if len(ids) >= room:
             raise Refused(
                 f'the conversation goes on with {len(ids)} tokens and has room for {max(room - 1, 0)}: env.max_tokens = '
-                f'{self._most_tokens} limits what follows its first prompt', code='context_length_exceeded'
+                f'{self._most_tokens} limits what follows its first prompt',
+                code='context_length_exceeded'
             )
         trajectory.ids = [*trajectory.ids, *ids]
         trajectory.turn = []

@@ -119,7 +119,7 @@ class DingTokenEnv(BaseEnv):
         task = options.pop('task')
         task = task if isinstance(task, Task) else create_task(task)
         kind = TokenEnv if task.environment is None else import_name(task.environment, 'env.task')
-        self._env = kind(task, evaluation=walk is not None, kept=cfg.get('kept'), **options)
+        self._env = kind(task=task, evaluation=walk is not None, kept=cfg.get('kept'), **options)
         self.together = self._env.together
         self._walk = walk
         self._walked = 0

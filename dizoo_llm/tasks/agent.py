@@ -55,7 +55,9 @@ class AgentTask(ListTask):
         )
         self.run = import_name(run, 'env.task.run', coroutine=True) if isinstance(run, str) else run
         if not inspect.iscoroutinefunction(self.run):
-            raise ConfigError(f'env.task.run = {run!r:.80}: must be a coroutine function, async def run(problem, client).')
+            raise ConfigError(
+                f'env.task.run = {run!r:.80}: must be a coroutine function, async def run(problem, client).'
+            )
         self.weights = dict(reward=1.0) if weights is None else {name: float(w) for name, w in weights.items()}
         check_return_part(return_part, self.weights, 'env.task.return_part')
         self.return_part, self.seconds, self.temperature = return_part, seconds, temperature

@@ -153,7 +153,8 @@ class Encoder:
         return require_tokens(self.tokenizer, ids, Problem(messages).text, around)
 
     def after_chat(
-            self, turn: List[int], begun: List[Dict[str, Any]], messages: List[Dict[str, Any]], tools: List[Dict[str, Any]]
+            self, turn: List[int], begun: List[Dict[str, Any]], messages: List[Dict[str, Any]], tools: List[Dict[str,
+                                                                                                                 Any]]
     ) -> List[int]:
         """Token ids that follow a turn of the policy, which answered ``begun``: as ``reply``."""
         system_prompt, options = self._offered(tools)

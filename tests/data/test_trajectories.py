@@ -37,7 +37,9 @@ def step(prompt, action, trajectory, turn=0, reward=0., failed=False):
 def episodes():
     """The first one leaves its text and comes back, the second has one text, the third failed."""
     return [
-        [step([1, 2], [3], 0), step([7], [8, 9], 1), step([1, 2, 3, 4], [5], 0, turn=1, reward=1.)],
+        [step([1, 2], [3], 0),
+         step([7], [8, 9], 1),
+         step([1, 2, 3, 4], [5], 0, turn=1, reward=1.)],
         [step([1, 2], [6], 0, reward=0.)],
         [step([2], [6], 0), step([7], [4], 1, failed=True)],
     ]
@@ -59,7 +61,8 @@ def test_episodes_are_compared_once(episodes, by_trajectory, shares):
     batch = Batch.of([fold_group(episodes), fold_group(episodes[::-1])])
     adv = Advantage('no_std', by_trajectory=by_trajectory).of(batch)
     first, second = shares
-    assert adv.tolist() == [0.5 * first, -0.5 * second, 0, 0.5 * first, 0] + [0, -0.5 * second, 0.5 * first, 0, 0.5 * first]
+    assert adv.tolist() == [0.5 * first, -0.5 * second, 0, 0.5 * first, 0
+                            ] + [0, -0.5 * second, 0.5 * first, 0, 0.5 * first]
     assert not Advantage('no_std').equal(batch.take(torch.arange(5)))
 
 

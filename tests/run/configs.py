@@ -78,6 +78,17 @@ def turns():
     return small('key_and_door_grpo', policy=policy)
 
 
+def agents():
+    """Episodes with several texts, of an agent that asks by OpenAI's interface."""
+    main, create = tokens(dict(trajectories='divided'), eval=SAMPLES)
+    task = dict(
+        type='agent', run='tests.dizoo_llm.agents.programs:guesses', problems=[dict(secret=i) for i in range(4)]
+    )
+    words = dict(words=['guess', 'again', 'lower', 'higher', *map(str, range(4))])
+    main.env.update(task=task, tokenizer=words, max_prompt_length=2, max_turns=4, max_tokens=20, max_new_tokens=3)
+    return main, create
+
+
 class SeedsTorch(CartPoleEnv):
     """As one that builds a model or a renderer; the run's seed was then taken to be this one."""
 
@@ -117,6 +128,7 @@ RUNS = dict(
     replay_buffer=buffer,
     turns=turns,
     stale=stale,
+    agents=agents,
     cartpole=steps,
     critic=critic,
     teacher=teacher,

@@ -17,7 +17,7 @@ from tests.run.configs import RUNS, pipeline, tokens
 from tests.runs import evaluated, evaluations, metrics, state, train
 from tests.same import same
 
-ALWAYS = ('tokens', 'curriculum', 'replay_buffer', 'turns', 'stale', 'cartpole', 'critic', 'noisy')
+ALWAYS = ('tokens', 'curriculum', 'replay_buffer', 'turns', 'stale', 'cartpole', 'critic', 'noisy', 'agents')
 # resumed after it was resumed; ``tokens`` also after it was finished
 STOPS = dict(tokens=[2, 4, 4, 6], reference=[2, 4, 6], replay_buffer=[2, 4, 6])
 

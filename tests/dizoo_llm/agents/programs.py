@@ -160,6 +160,19 @@ async def other_parts(problem, client):
     return dict(wrong=1.0)
 
 
+async def guesses(problem, client):
+    """Two games of two guesses, the second from its start."""
+    right = 0
+    for text in ('guess', 'guess again'):
+        for _ in range(2):
+            reply = await client.completions.create(model='policy', prompt=text)
+            said = reply.choices[0].text
+            digits = [int(word) for word in said.split() if word.isdigit()]
+            right += digits[:1] == [problem['secret']]
+            text += said + (' lower' if digits[:1] > [problem['secret']] else ' higher')
+    return right
+
+
 async def leaves_one(problem, client):
     """Returns while a request waits."""
     task = asyncio.ensure_future(ask(client, [user('late')]))

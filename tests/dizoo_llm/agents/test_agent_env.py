@@ -81,7 +81,9 @@ def test_a_conversation_goes_on_with_its_ids(env_of):
     env = env_of('twice')
     (first, second), (_, reward, terminated, truncated, info) = play(env, 'hello', 'bye')
     text = env.tokenizer.decode(second)
-    assert text.startswith('<|im_start|>user\nq0<|im_end|>\n<|im_start|>assistant\nhello<|im_end|>\n<|im_start|>user\nmore')
+    assert text.startswith(
+        '<|im_start|>user\nq0<|im_end|>\n<|im_start|>assistant\nhello<|im_end|>\n<|im_start|>user\nmore'
+    )
     assert second[:len(first) + 6] == first + turn(env, 'hello')
     assert (reward, terminated, truncated, info['failed']) == (3.0, True, False, None)
     assert (info['turn'], info['trajectory'], info['taken']) == (1, 0, 4)
@@ -133,7 +135,8 @@ def test_calls_of_functions(env_of):
 
 
 def test_a_malformed_call_is_text(env_of):
-    _, (_, reward, *_, info) = play(env_of('with_tools', options=dict(max_new_tokens=99)), '<tool_call>{"name"</tool_call>')
+    _, (_, reward, *_,
+        info) = play(env_of('with_tools', options=dict(max_new_tokens=99)), '<tool_call>{"name"</tool_call>')
     assert reward == 1 and len(info['turns']) == 1
 
 
