@@ -1,6 +1,6 @@
 """
-The texts of an episode as token ids. What was sampled and read is the record: a request that goes on from it is found by
-comparing messages with those that were sent and answered, and no text is encoded twice.
+The texts of an episode as token ids. What was sampled and read is the record: a request that goes on from it is found
+by comparing messages with those that were sent and answered, and no text is encoded twice.
 """
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -110,8 +110,8 @@ class Conversations:
         room = trajectory.prompt_length + self._most_tokens - len(trajectory.ids)
         if len(ids) >= room:
             raise Refused(
-                f'the conversation goes on with {len(ids)} tokens and has room for {max(room - 1, 0)}: env.max_tokens = '
-                f'{self._most_tokens} limits what follows its first prompt',
+                f'the conversation goes on with {len(ids)} tokens and has room for {max(room - 1, 0)}: env.max_tokens '
+                f'= {self._most_tokens} limits what follows its first prompt',
                 code='context_length_exceeded'
             )
         trajectory.ids = [*trajectory.ids, *ids]

@@ -29,12 +29,12 @@ class Returned(NamedTuple):
 class Episode:
     """
     Overview:
-        Runs ``run(problem, client)``. Its requests come one by one, in the order in which they arrive. ``seconds`` limits \
-        the time that the agent takes itself, without that of the model and of other rows.
+        Runs ``run(problem, client)``. Its requests come one by one, in the order in which they arrive. ``seconds`` \
+        limits the time that the agent takes itself, without that of the model and of other rows.
     """
 
-    def __init__(self, endpoint: 'Endpoint', run: Callable[..., Awaitable], problem: Any, seconds: float, most: int):
-        """``most``: how many requests may wait at a time."""
+    def __init__(self, endpoint: Any, run: Callable[..., Awaitable], problem: Any, seconds: float, most: int):
+        """``endpoint``: the ``Endpoint``. ``most``: how many requests may wait at a time."""
         self.key, self._endpoint, self._most = secrets.token_urlsafe(12), endpoint, most
         self._events: 'queue.SimpleQueue[Union[Request, Returned]]' = queue.SimpleQueue()
         self._left, self._seconds, self._since, self._waiting = seconds, seconds, time.monotonic(), 0

@@ -1,7 +1,7 @@
 """Calls of functions in the text of a model, by the families of chat templates. The text is data."""
 import json
 import re
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 _TAGGED = re.compile(r'<tool_call>\s*(.*?)\s*</tool_call>', re.DOTALL)
 _PYTHON_TAG = '<|python_tag|>'
@@ -17,9 +17,9 @@ class Call(NamedTuple):
 def calls_of(text: str, template: Optional[str], number: int) -> Tuple[str, Tuple[Call, ...]]:
     """
     Overview:
-        The text without its calls, and the calls. Templates of Hermes and Qwen, and those without a form of their own, \
-        have ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, several in a turn; Llama 3 writes one object \
-        with ``parameters`` and nothing else. A call that is malformed stays text, with all others of its turn.
+        The text without its calls, and the calls. Templates of Hermes and Qwen, and those without a form of their \
+        own, have ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, several in a turn; Llama 3 writes \
+        one object with ``parameters`` and nothing else. A call that is malformed stays text, with all others of its turn.
     Arguments:
         - template (:obj:`Optional[str]`): The chat template.
         - number (:obj:`int`): Of the request in its episode, for the names of the calls.

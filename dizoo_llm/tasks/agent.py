@@ -39,9 +39,9 @@ class AgentTask(ListTask):
     ) -> None:
         """
         Arguments:
-            - run (:obj:`Any`): ``'my_agent:run'``, or the coroutine function itself. It gets a problem, a dict, and an \
-                ``openai.AsyncOpenAI``, and returns a number, a dict of the parts of ``weights``, or None if the episode \
-                cannot be scored.
+            - run (:obj:`Any`): ``'my_agent:run'``, or the coroutine function itself. It gets a problem, a dict, and \
+                an ``openai.AsyncOpenAI``, and returns a number, a dict of the parts of ``weights``, or None if the \
+                episode cannot be scored.
             - problems (:obj:`Any`): Data as the task ``file`` reads them: a file, a list of dicts, a data set; or \
                 ``'module:function'``, which returns such a list.
             - eval_problems (:obj:`Any`): The same, for evaluation; None holds out ``eval_size`` of ``problems``.

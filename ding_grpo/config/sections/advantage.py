@@ -27,8 +27,8 @@ ADVANTAGE = dict(
     adv_method=optional(Rule.one_of(*ADVANTAGE_METHODS, 'reinforce_plus_plus', 'optimal_token_baseline', 'remax')),
     # (float) With 'anchor': weight of the comparison of states beside that of outcomes.
     anchor_weight=Key(1.0, POSITIVE),
-    # (str) For agents, whose episodes may have several texts, each a row with the advantage of the episode. 'whole': all
-    # of it for each. 'divided': by the number of texts, so that an episode with many does not count more.
+    # (str) For agents, whose episodes may have several texts, each a row with the advantage of the episode. 'whole':
+    # all of it for each. 'divided': by the number of texts, so that an episode with many does not count more.
     trajectories=Key('whole', Rule.one_of('whole', 'divided')),
     # (str) For several reward parts. 'sum_then_normalize' compares their weighted sum. 'normalize_then_sum' (GDPO,
     # https://arxiv.org/abs/2601.05242) compares each part separately, sums the advantages and divides them by

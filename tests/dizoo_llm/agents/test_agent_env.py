@@ -5,7 +5,6 @@ import threading
 import time
 
 import pytest
-import torch
 
 from ding_common import ConfigError
 from dizoo_llm.agents.endpoint import Endpoint
