@@ -19,7 +19,8 @@ def calls_of(text: str, template: Optional[str], number: int) -> Tuple[str, Tupl
     Overview:
         The text without its calls, and the calls. Templates of Hermes and Qwen, and those without a form of their \
         own, have ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, several in a turn; Llama 3 writes \
-        one object with ``parameters`` and nothing else. A call that is malformed stays text, with all others of its turn.
+        one object with ``parameters`` and nothing else. A call that is malformed stays text, with all others of \
+        its turn.
     Arguments:
         - template (:obj:`Optional[str]`): The chat template.
         - number (:obj:`int`): Of the request in its episode, for the names of the calls.
