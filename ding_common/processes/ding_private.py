@@ -3,6 +3,8 @@ from typing import Any, List, Optional
 
 from ding.envs import BaseEnvManager
 
+from .env_manager import TogetherManager
+
 
 def disable_auto_reset(manager: Any) -> None:
     """
@@ -26,7 +28,9 @@ def step_timeout(manager: Any) -> Optional[int]:
 def environments_of(manager: Any) -> Optional[List[Any]]:
     """The environments of a manager that steps them one by one in this process, which it does not give; None if it
     steps them otherwise, or watches how long they take."""
-    plain = type(manager) is BaseEnvManager and manager._step_timeout is None and manager._reset_timeout is None
+    plain = type(manager) in (
+        BaseEnvManager, TogetherManager
+    ) and manager._step_timeout is None and manager._reset_timeout is None
     return manager._envs if plain and manager._max_retry == 1 else None
 
 

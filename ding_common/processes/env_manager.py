@@ -108,7 +108,7 @@ class TogetherManager(BaseEnvManager):
         return super().step(actions)
 
 
-OWN_MANAGERS = dict(base=TogetherManager, async_subprocess=AsyncManager, subprocess=SyncManager)
+OF_PROCESSES = dict(async_subprocess=AsyncManager, subprocess=SyncManager)
 
 
 def stand_alone() -> None:
@@ -135,7 +135,7 @@ def create_manager(cfg: Dict, env_fn: List[Callable]) -> BaseEnvManager:
         module.logging = LOG
     try:
         import_module(cfg.get('import_names', []))
-        make = OWN_MANAGERS.get(cfg.type)
+        make = dict(OF_PROCESSES, base=TogetherManager).get(cfg.type)
         return create_env_manager(cfg, env_fn) if make is None else make(env_fn=env_fn, cfg=cfg)
     except click.ClickException:
         raise

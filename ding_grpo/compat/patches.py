@@ -11,7 +11,7 @@ import ding.entry.serial_entry
 import ding.entry.serial_entry_onpolicy
 from ding.utils import ENV_MANAGER_REGISTRY
 
-from ding_common.processes.env_manager import OWN_MANAGERS
+from ding_common.processes.env_manager import OF_PROCESSES
 from ding_grpo.entry import pipeline
 from ding_grpo.evaluate import GroupEvaluator
 
@@ -29,6 +29,6 @@ def apply() -> None:
     for module in (ding.entry, ding.entry.application_entry):
         module.eval = pipeline.eval
     ding.entry.application_entry.InteractionSerialEvaluator = GroupEvaluator
-    ENV_MANAGER_REGISTRY.update(OWN_MANAGERS)
+    ENV_MANAGER_REGISTRY.update(OF_PROCESSES)
     refuse_modes()
     watch('ding.framework.middleware.collector', refuse_groups)

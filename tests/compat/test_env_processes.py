@@ -13,7 +13,7 @@ from easydict import EasyDict
 
 from ding_common import PeerError
 from ding_common.processes.ding_private import disable_auto_reset
-from ding_common.processes.env_manager import OWN_MANAGERS, create_manager
+from ding_common.processes.env_manager import OF_PROCESSES, create_manager
 from ding_grpo.run.around import around_run
 from dizoo_llm.envs import DingTokenEnv
 from tests.of_a_user import OfAUser
@@ -38,7 +38,7 @@ class Hanging(OfAUser):
 
 
 def launched(manager, kind=Telling, **changes):
-    cfg = EasyDict(OWN_MANAGERS[manager].default_config(), type=manager, **changes)
+    cfg = EasyDict(OF_PROCESSES[manager].default_config(), type=manager, **changes)
     envs = create_manager(cfg, [partial(kind, EasyDict())] * 3)
     envs.seed(0)
     envs.launch()

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 from ding.entry import serial_pipeline_onpolicy
-from ding.envs import BaseEnvManager, create_env_manager
+from ding.envs import BaseEnvManager
 from ding.utils import POLICY_REGISTRY
 from easydict import EasyDict
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from ding_common import ConfigError, TaskError
+from ding_common.processes.env_manager import create_manager
 from ding_common.processes.memory import MemoryMeter
 from ding_grpo.collect.array_player import ArrayPlayer, make_player
 from ding_grpo.envs import GymnasiumEnv
@@ -127,7 +128,7 @@ def own_folder(tmp_path, monkeypatch):
 def cartpoles():
     """A manager of two environments, and the collect mode of a policy for them."""
     cfg = EasyDict(BaseEnvManager.default_config(), type='base')
-    manager = create_env_manager(cfg, [partial(GymnasiumEnv, dict(env_id='CartPole-v1'))] * 2)
+    manager = create_manager(cfg, [partial(GymnasiumEnv, dict(env_id='CartPole-v1'))] * 2)  # as a run makes it
     manager.launch()
     return manager, step_policy(dict(obs_shape=4, action_shape=2, action_space='discrete')).collect_mode
 
