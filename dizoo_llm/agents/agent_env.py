@@ -34,14 +34,11 @@ class AgentEnv(TokenEnv):
             kept: Optional[Sequence[int]] = None,
             **options: Any
     ) -> None:
-        for key, wrong, told in (
-            ('max_prompt_length', None, 'must be set: an agent writes its prompts itself'),
-            ('system_prompt', ..., 'not available: an agent writes its messages itself. Remove it'),
-            ('stop', ..., 'not available: an agent names stop strings in its requests. Remove it'),
-        ):
-            value = options.get(key) or None
-            if value is wrong or wrong is ... and value is not None:
-                raise ConfigError(f'env.{key} = {value!r:.80}: {told}.')
+        if options.get('max_prompt_length') is None:
+            raise ConfigError('env.max_prompt_length = None: must be set, since an agent writes its prompts itself.')
+        for key, told in (('system_prompt', 'messages'), ('stop', 'stop strings')):
+            if options.get(key):
+                raise ConfigError(f'env.{key} = {options[key]!r:.80}: an agent writes its {told} itself. Remove it.')
         task = task if isinstance(task, Task) else create_task(task)
         own = task.evaluation() if evaluation else task
         super().__init__(task, evaluation=evaluation, kept=range(len(own)), **options)
@@ -143,8 +140,8 @@ class AgentEnv(TokenEnv):
                 return
             self._requests += 1
             try:
-                if self._requests > self.max_turns:
-                    raise Refused(f'env.max_turns = {self.max_turns}: the episode has made as many requests')
+                if len(self._turns) + event.asked.choices > self.max_turns:
+                    raise Refused(f'env.max_turns = {self.max_turns}: the episode has no more answers, n counts each')
                 self._trajectory, new = self._conversations.place(event.asked)
             except Refused as error:
                 self._cut = True

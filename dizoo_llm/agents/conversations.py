@@ -46,7 +46,10 @@ class Conversations:
     def again(self, asked: Asked, trajectory: Trajectory) -> Trajectory:
         """A further trajectory for another choice of the same request."""
         ids = trajectory.ids[:len(trajectory.ids) - len(trajectory.turn)]
-        return self._new(ids, asked.prompt if asked.messages is None else asked.messages, asked.tools)
+        record = asked.prompt if asked.messages is None else asked.messages
+        self.trajectories.append(Trajectory(len(self.trajectories), ids, record, asked.tools))
+        self.trajectories[-1].prompt_length = trajectory.prompt_length  # what follows has the room that it had there
+        return self.trajectories[-1]
 
     def answered(self, asked: Asked, trajectory: Trajectory, tokens: List[int], cut: bool, number: int) -> Choice:
         """Append a turn of the policy; ``number`` is that of the request in its episode."""

@@ -117,6 +117,18 @@ def test_choices_are_trajectories_with_one_prompt(env_of):
     assert seen[0] == seen[1] == seen[2] and info['trajectory'] == 2 and info['failed'] is None
 
 
+def test_choices_of_a_conversation_that_is_longer_than_a_prompt_may_be(env_of):
+
+    async def run(problem, client):
+        messages = [programs.user('x' * 50)]
+        messages += [await programs.ask(client, messages), programs.user('more')]
+        reply = await client.chat.completions.create(model='policy', messages=messages, n=2)
+        return float(len(reply.choices))
+
+    (first, second, third), (_, reward, *_, info) = play(env_of(run), 'hello', 'a', 'b')
+    assert len(second) > 80 > len(first) and second == third and reward == 2 and info['trajectory'] == 1
+
+
 def test_plain_text_goes_on(env_of):
     env = env_of('plain')
     (first, second), (*_, info) = play(env, 'x', 'y')
@@ -310,7 +322,7 @@ def test_many_rows_with_delays_failures_and_cancellations(env_of):
         (dict(seconds=0), {}, 'env.task.seconds = 0: must be'),
         (dict(return_part='x'), {}, "env.task.return_part = 'x': must be a part"),
         ({}, dict(max_prompt_length=None), 'env.max_prompt_length = None: must be set'),
-        ({}, dict(system_prompt='x'), "env.system_prompt = 'x': not available"),
+        ({}, dict(system_prompt='x'), "env.system_prompt = 'x': an agent writes its messages"),
         ({}, dict(stop=['x']), 'env.stop'),
     ],
     ids=range(8)
