@@ -127,7 +127,8 @@ class SimulatedGPU:
         compute = kernels.OF_GPU.get(func, func) if mine else func
         result = compute(*args, **kwargs)
         made = [x for x in leaves((result, )) if isinstance(x, Tensor)]
-        known = {id(x.untyped_storage()) for x in tensors}
+        storages = [x.untyped_storage() for x in tensors]  # kept, so that no new one gets the id of one of them
+        known = set(map(id, storages))
         is_view = bool(made) and not func._schema.is_mutable and all(id(x.untyped_storage()) in known for x in made)
         if on_gpu:
             for x in made:
