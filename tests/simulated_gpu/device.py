@@ -214,8 +214,9 @@ def _cpu(gpu: SimulatedGPU, func: Callable, x: Tensor) -> Tensor:
 def _tensor(gpu: SimulatedGPU, func: Callable, data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
     if isinstance(data, Tensor) and func is torch.as_tensor:
         return _to(gpu, torch.Tensor.to, data, gpu.of(data) if device is None else device, **kwargs)
-    made = func(data, *args, **kwargs)
-    return made if device is None or torch.device(device).type == 'cpu' else gpu.take(made)
+    on_gpu = device is not None and torch.device(device).type == 'cuda'
+    made = func(data, *args, device=CPU if on_gpu else device, **kwargs)
+    return gpu.take(made) if on_gpu else made
 
 
 def _list(gpu: SimulatedGPU, func: Callable, x: Tensor) -> Any:

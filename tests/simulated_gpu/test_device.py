@@ -36,6 +36,11 @@ class TestPlaces:
         assert x.device == CUDA and x.is_cuda and not x.is_cpu and torch.cat([x, x]).device == CUDA
         assert x.cpu().device == CPU and not x.cpu().is_cuda and x.to('cpu').to('cuda').device == CUDA
 
+    def test_without_numbers(self, gpu):
+        """A loader asks by such a tensor whether it makes a model without numbers, and leaves buffers unset if not."""
+        with torch.device('meta'):
+            assert torch.tensor([]).device.type == torch.as_tensor([1.0]).device.type == 'meta'
+
     def test_gradients_in_functions_of_ones_own(self, gpu):
         places = []
 
