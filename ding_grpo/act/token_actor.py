@@ -181,6 +181,7 @@ class TokenActor(Actor):
             reward=reward,
             turn=timestep.info.get('turn', 0),
             trajectory=timestep.info.get('trajectory'),
+            rewards=timestep.info.get('rewards'),
             anchor=timestep.info.get('anchor'),
             reward_parts=timestep.info.get('reward_parts'),
             truncated=timestep.info.get('truncated'),

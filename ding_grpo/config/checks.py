@@ -19,7 +19,7 @@ _OF_TOKENS = (
 )
 
 # What an advantage of whole episodes needs.
-_OF_WHOLE_EPISODES = {'learn.advantage': 'outcome', 'learn.kl.in_reward': False, 'collect.extra_rows': 0}
+_OF_WHOLE_EPISODES = {'learn.kl.in_reward': False, 'collect.extra_rows': 0}
 
 # Wrappers of DI-engine that normalise by what one environment has seen.
 _OF_ONE_ENVIRONMENT = dict(obs_norm='observations', reward_norm='rewards')
@@ -65,6 +65,8 @@ def check_for_turns(cfg: Dict, max_turns: int, trajectories: bool = False) -> No
         policy, reason = Combination(cfg, DEFAULTS), 'with an agent, whose episodes may have several texts'
         for key, value in _OF_WHOLE_EPISODES.items():
             policy.must_be(key, value, reason)
+        if advantage not in ('outcome', 'return_to_go_by_step'):
+            raise policy.refusal('learn.advantage', f"must be 'outcome' or 'return_to_go_by_step' {reason}.")
         if loss_config(cfg.learn).adv_method in TOKEN_ADVANTAGE_METHODS:
             raise policy.refusal('learn.adv_method', f'compares single tokens, not available {reason}.')
     if max_turns == 1:

@@ -31,9 +31,8 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
     always must.
 
     An episode of tokens may have several trajectories, each with a prompt of its own: its transitions name theirs,
-    ``trajectory``. Then each is a row, the first ones of all episodes before all further ones, with the reward of the
-    whole episode on its last token; ``episode`` (R, ) is the number of the episode of each row, and ``prompts`` has
-    theirs.
+    ``trajectory``, and the last one may have ``rewards``, those of all transitions. Then each trajectory is a row, see
+    ``divide_trajectories``; ``episode`` (R, ) is the number of the episode of each row, and ``prompts`` has theirs.
     """
     start = 'prompt' if 'prompt' in episodes[0][0] else 'obs'
     number = None

@@ -8,27 +8,24 @@ Episode = List[Dict[str, Any]]  # transitions, see ``fold_group``
 
 
 def divide_trajectories(episodes: List[Episode]) -> Tuple[List[Episode], List[int]]:
-    """The trajectories of episodes as episodes of their own, each with the whole reward of its episode on its last
-    token, and the number of the episode of each. The first trajectories of all episodes come before all others."""
+    """The trajectories of episodes as episodes of their own, and the number of the episode of each. A step gets all
+    rewards of its episode from it up to the next step of its trajectory, so that the return from it on is that of the
+    episode. The first trajectories of all episodes come before all others."""
     found: List[Tuple[int, int, Episode]] = []
     for number, episode in enumerate(episodes):
         parts: Dict[int, Episode] = {}
-        for step in episode:
-            parts.setdefault(step['trajectory'], []).append(step)
-        whole, end = sum(step['reward'].sum() for step in episode), episode[-1]
+        rewards = episode[-1].get('rewards') or [step['reward'].sum() for step in episode]
+        for step, reward in zip(episode, rewards):
+            parts.setdefault(step['trajectory'], []).append(dict(step, reward=torch.zeros_like(step['reward'])))
+            for part in parts.values():
+                part[-1]['reward'][-1] += reward
         for place, part in enumerate(parts.values()):
-            found.append((place > 0, number, [_without_reward(step) for step in part]))
-            last = found[-1][-1][-1]
-            last['reward'][-1] = whole
+            found.append((place > 0, number, part))
             for name in ('reward_parts', 'truncated', 'failed', 'done', 'baseline'):
-                if name in end:
-                    last[name] = end[name]
+                if name in episode[-1]:
+                    part[-1][name] = episode[-1][name]
     found.sort(key=lambda each: each[0])  # stable
     return [part for _, _, part in found], [number for _, number, _ in found]
-
-
-def _without_reward(step: Dict[str, Any]) -> Dict[str, Any]:
-    return dict(step, reward=torch.zeros_like(step['reward']))
 
 
 def first_rows(group: Tensor, episode: Tensor) -> Tuple[Tensor, Tensor]:

@@ -44,6 +44,12 @@ class Advantage(NamedTuple):
         """
         if batch.episode is not None:
             first, of_row = first_rows(batch.group, batch.episode)
+            if self.compare != 'outcome' and len(first) < len(batch):
+                raise ConfigError(
+                    f'policy.learn.advantage = {self.compare!r}: an episode has {int(of_row.bincount().max())} texts, '
+                    "and turns are compared in episodes of one text only. Use 'outcome', or let the agent go on with "
+                    'its conversation: its messages must begin with all earlier ones, unchanged.'
+                )
             adv = self.of(replace(batch.take(first), episode=None))[of_row]
             return adv / of_row.bincount()[of_row] if self.by_trajectory == 'divided' else adv
         rows, scored = (~batch.failed).nonzero().squeeze(1), batch.without(batch.failed)

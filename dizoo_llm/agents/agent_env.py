@@ -20,7 +20,8 @@ class AgentEnv(TokenEnv):
     """
     Each row is a run of the agent of the task. The observation is the text that its next request goes on with, and an
     action is the answer. A request that does not go on with an earlier text begins a new trajectory, which ``info``
-    names. The reward arrives with the last answer, when the agent has returned.
+    names. The reward arrives with the last answer, when the agent has returned; if it gave one to each answer, ``info``
+    has them as ``rewards``.
     """
 
     together = True
@@ -128,8 +129,6 @@ class AgentEnv(TokenEnv):
             terminated=not self._cut,
             truncated=self._cut,
         )
-        if self._turns:
-            self._turns[-1].update(reward=reward, reward_parts=parts['reward_parts'])
         return self._observe(), reward, not self._cut, self._cut, info
 
     def _await(self) -> None:
@@ -155,16 +154,22 @@ class AgentEnv(TokenEnv):
 
     def _reward(self, ended: Returned) -> Tuple[float, Dict[str, Any]]:
         """Reward and info of an episode whose agent has ended."""
-        failed, parts = ended.failed, {}
+        failed, parts = ended.failed, []
         if failed is None and not self._turns:
             failed = 'the agent returned without a request, so there is nothing to learn from'
         if failed is None:
             try:
-                parts = self.task.parts_of(ended.value, self.problem)
+                parts = self.task.parts_of(ended.value, self.problem, len(self._turns))
             except TaskError as error:
                 failed = error.message
-        info = self.scoring.episode([parts], failed)
-        return (0. if info['failed'] else self.scoring.reward(info['reward_parts'])), info
+        info = self.scoring.episode(parts, failed)
+        if info['failed']:
+            return 0., info
+        for turn, own in zip(reversed(self._turns), reversed(parts)):  # a single one is that of the last
+            turn.update(reward=self.scoring.reward(own), reward_parts=own)
+        if len(parts) > 1:
+            info['rewards'] = [turn['reward'] for turn in self._turns]
+        return self.scoring.reward(info['reward_parts']), info
 
     @property
     def _room(self) -> int:

@@ -64,10 +64,19 @@ class AgentTask(ListTask):
         held_out = None if eval_problems is None else _problems('eval_problems', eval_problems)
         super().__init__(_problems('problems', problems), held_out, eval_size, seed)
 
-    def parts_of(self, value: Any, problem: Problem) -> Parts:
-        """The parts of the reward in what an agent returned. Raises a ``TaskError`` if it is not such."""
+    def parts_of(self, value: Any, problem: Problem, answers: int) -> List[Parts]:
+        """The parts of the reward in what an agent returned, of the whole episode or of each of its answers. Raises a
+        ``TaskError`` if it is not such."""
         if value is None:
             raise TaskError('the agent returned None: it could not score the episode')
+        if not isinstance(value, (list, tuple)):
+            return [self._parts(value, problem)]
+        if len(value) != answers:
+            told = f'returned {len(value)} rewards, must return one for each of {answers} answers'
+            raise self._error(told, problem, '')
+        return [self._parts(each, problem) for each in value]
+
+    def _parts(self, value: Any, problem: Problem) -> Parts:
         if not isinstance(value, dict):
             if len(self.weights) > 1:
                 raise self._error(f'returned {value!r:.200}, must return a dict of {sorted(self.weights)}', problem, '')

@@ -66,6 +66,28 @@ def test_episodes_are_compared_once(episodes, by_trajectory, shares):
     assert not Advantage('no_std').equal(batch.take(torch.arange(5)))
 
 
+def test_a_step_gets_the_rewards_up_to_the_next_of_its_text(episodes):
+    """Text 0: what its first step, the step of text 1, and its last one got; text 1: its own step and all after it."""
+    episodes[0][-1]['rewards'] = [1., 2., 4.]
+    sample = fold_group(episodes[:2])
+    assert sample['reward'].tolist() == [[3, 0, 4], [0, 0, 0], [0, 6, 0]]
+    assert Batch.of([sample]).reward.flip(1).cumsum(1).flip(1)[:, 0].tolist() == [7, 0, 6]  # the return from there on
+
+
+def test_turns_are_compared_in_episodes_of_one_text(episodes):
+    def text(*rewards):
+        steps = [step([1, 2, 3][:i + 2] + [4] * i, [3], 0, turn=i) for i in range(len(rewards))]
+        steps[1]['prompt'] = torch.tensor([1, 2, 3, 4])
+        steps[-1]['rewards'] = list(rewards)
+        return steps
+
+    advantage = Advantage('no_std', compare='return_to_go_by_step', by_turn=True)
+    batch = Batch.of([fold_group([text(0., 1.), text(1., 0.)])])
+    assert advantage.of(batch)[batch.weight > 0].tolist() == [0, 0.5, 0, -0.5]
+    with pytest.raises(ConfigError, match="'return_to_go_by_step': an episode has 2 texts"):
+        advantage.of(Batch.of([fold_group(episodes)]))
+
+
 def test_equal_episodes_teach_nothing(episodes):
     episodes[0][-1]['reward'][-1] = 0.
     assert Advantage('no_std').equal(Batch.of([fold_group(episodes)]))
@@ -92,7 +114,7 @@ def test_rows_of_several_prompts_learn_as_each_alone(episodes):
 
 @pytest.mark.parametrize(
     'learn, told', [
-        (dict(advantage='return_to_go'), "advantage = 'return_to_go': must be 'outcome' with an agent"),
+        (dict(advantage='return_to_go'), "advantage = 'return_to_go': must be 'outcome' or 'return_to_go_by_step' with"),
         (dict(adv_method='optimal_token_baseline'), 'compares single tokens'),
         (dict(kl=dict(beta=0.1, in_reward=True)), 'kl.in_reward = True: must be False'),
     ],

@@ -173,6 +173,16 @@ async def guesses(problem, client):
     return right
 
 
+async def by_answer(problem, client):
+    """A reward for each answer, or for one more or less than there were."""
+    messages, rewards = [], problem.get('more', [])
+    for text in ('a', 'b'):
+        messages.append(user(text))
+        messages.append(await ask(client, messages))
+        rewards.append(float(len(messages[-1].content)))
+    return rewards
+
+
 async def leaves_one(problem, client):
     """Returns while a request waits."""
     task = asyncio.ensure_future(ask(client, [user('late')]))

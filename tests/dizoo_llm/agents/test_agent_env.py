@@ -112,6 +112,14 @@ def test_requests_at_once_are_answered_one_by_one(env_of):
     assert len(set(map(tuple, seen))) == 3 and info['trajectory'] == 2 and reward == 1
 
 
+def test_a_reward_for_each_answer(env_of):
+    _, (_, reward, *_, info) = play(env_of('by_answer'), 'one', 'three')
+    assert info['rewards'] == [3, 5] and reward == 8 and info['reward_parts'] == dict(reward=8)
+    assert [turn['reward'] for turn in info['turns']] == [3, 5]
+    _, (_, reward, *_, info) = play(env_of('by_answer', [dict(question='q', more=[1.0])]), 'one', 'three')
+    assert 'returned 3 rewards, must return one for each of 2 answers' in info['failed'] and reward == 0
+
+
 def test_choices_are_trajectories_with_one_prompt(env_of):
     seen, (*_, info) = play(env_of('choices'), 'a', 'b', 'c')
     assert seen[0] == seen[1] == seen[2] and info['trajectory'] == 2 and info['failed'] is None
