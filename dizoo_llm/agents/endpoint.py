@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 from ding_common import ConfigError
 
 from .body import Asked, Refused, chunks
-from .episode import GRACE, Episode
+from .episode import GRACE, Episode, task_of_episode
 
 try:
     import openai
@@ -65,6 +65,7 @@ class Endpoint:
         self._pid, self._users, self.dead, self.temperature = os.getpid(), 0, False, 1.0
         self._episodes: Dict[str, Episode] = {}
         self.loop = asyncio.new_event_loop()
+        self.loop.set_task_factory(task_of_episode)
         self._thread = threading.Thread(target=self.loop.run_forever, name='agents', daemon=True)
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._begin(), self.loop).result(6 * GRACE)
@@ -94,7 +95,9 @@ class Endpoint:
         await self._client.close()
         for task in agents:
             task.cancel()
-        await asyncio.gather(*agents, return_exceptions=True)
+        left = (await asyncio.wait(agents, timeout=GRACE))[1] if agents else ()
+        if left:
+            logging.warning(f'{len(left)} agent(s) go on after they were cancelled: they catch asyncio.CancelledError.')
         with suppress(asyncio.TimeoutError):  # a thread of an agent that hangs
             await asyncio.wait_for(self.loop.shutdown_default_executor(), GRACE)
 

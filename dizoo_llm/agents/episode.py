@@ -3,13 +3,26 @@ import asyncio
 import queue
 import secrets
 import time
-from typing import Any, Awaitable, Callable, Dict, NamedTuple, Optional, Union
+from contextvars import ContextVar
+from typing import Any, Awaitable, Callable, Coroutine, Dict, NamedTuple, Optional, Set, Union
 
 from ding_common import describe
 
 from .body import Asked, Refused
 
 GRACE = 5.0  # seconds for an agent to end after it was cancelled, and for the event loop to answer
+
+
+_TASKS: ContextVar[Optional[Set[asyncio.Task]]] = ContextVar('tasks of an episode', default=None)
+
+
+def task_of_episode(loop: asyncio.AbstractEventLoop, coroutine: Coroutine, **options: Any) -> asyncio.Task:
+    """A task factory. An episode ends all tasks that its agent has begun."""
+    task, own = asyncio.Task(coroutine, loop=loop, **options), _TASKS.get()
+    if own is not None:
+        own.add(task)
+        task.add_done_callback(own.discard)
+    return task
 
 
 class Request(NamedTuple):
@@ -43,13 +56,16 @@ class Episode:
         self._task = asyncio.run_coroutine_threadsafe(self._run(run, problem), endpoint.loop)
 
     async def _run(self, run: Callable[..., Awaitable], problem: Any) -> None:
-        value, failed = None, None
+        value, failed, own = None, None, set()
+        _TASKS.set(own)
         try:
             value = await run(problem, self._endpoint.client(self.key))
         except asyncio.CancelledError:
             failed = 'the agent was cancelled'
         except BaseException as error:  # an agent may raise anything
             failed = f'the agent raised {describe(error)}'
+        for task in own:
+            task.cancel()
         self._endpoint.forget(self.key)
         self._events.put(Returned(value, failed, time.monotonic()))
 

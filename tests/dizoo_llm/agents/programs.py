@@ -150,6 +150,24 @@ async def gives_up(problem, client):
     return 1.0
 
 
+async def leaves_a_task(problem, client):
+    async def forever():
+        while True:
+            await asyncio.sleep(0.01)
+
+    problem['task'] = asyncio.ensure_future(forever())
+    await ask(client, [user('x')])
+    return 1.0
+
+
+async def cannot_be_cancelled(problem, client):
+    while not problem.get('over'):
+        try:
+            await asyncio.sleep(0.05)
+        except asyncio.CancelledError:
+            pass
+
+
 async def nothing(problem, client):
     await ask(client, [user('x')])
     return None

@@ -281,6 +281,29 @@ def test_nothing_is_left_behind(env_of):
     assert not set(threading.enumerate()) - before and Endpoint._shared is None
 
 
+def test_an_episode_ends_what_its_agent_began(env_of):
+    problem = dict(question='q')
+    env = env_of('leaves_a_task', [problem])
+    env.task.problem(0).metadata['row'] = problem  # which the test sees
+    _, (_, reward, *_) = play(env, 'x')
+    for _ in range(100):
+        if problem['task'].done():
+            break
+        time.sleep(0.02)
+    assert reward == 1 and problem['task'].cancelled()
+
+
+def test_an_agent_that_cannot_be_cancelled_does_not_stop_the_end(env_of, monkeypatch, caplog):
+    monkeypatch.setattr('dizoo_llm.agents.endpoint.GRACE', 0.2)
+    problem = dict(question='q')
+    env = env_of('cannot_be_cancelled', [problem], seconds=0.1)
+    env.task.problem(0).metadata['row'] = problem
+    _, (*_, info) = play(env, 'x')
+    env.close()
+    problem['over'] = True
+    assert 'took more than env.task.seconds' in info['failed'] and '1 agent(s) go on' in caplog.text
+
+
 def test_many_rows_with_delays_failures_and_cancellations(env_of):
     """What ended well is rewarded, and everything else is counted."""
 
