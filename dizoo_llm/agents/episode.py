@@ -12,7 +12,6 @@ from .body import Asked, Refused
 
 GRACE = 5.0  # seconds for an agent to end after it was cancelled, and for the event loop to answer
 
-
 _TASKS: ContextVar[Optional[Set[asyncio.Task]]] = ContextVar('tasks of an episode', default=None)
 
 

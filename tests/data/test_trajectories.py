@@ -75,6 +75,7 @@ def test_a_step_gets_the_rewards_up_to_the_next_of_its_text(episodes):
 
 
 def test_turns_are_compared_in_episodes_of_one_text(episodes):
+
     def text(*rewards):
         steps = [step([1, 2, 3][:i + 2] + [4] * i, [3], 0, turn=i) for i in range(len(rewards))]
         steps[1]['prompt'] = torch.tensor([1, 2, 3, 4])
@@ -114,7 +115,7 @@ def test_rows_of_several_prompts_learn_as_each_alone(episodes):
 
 @pytest.mark.parametrize(
     'learn, told', [
-        (dict(advantage='return_to_go'), "advantage = 'return_to_go': must be 'outcome' or 'return_to_go_by_step' with"),
+        (dict(advantage='return_to_go'), "'return_to_go': must be 'outcome' or 'return_to_go_by_step' with"),
         (dict(adv_method='optimal_token_baseline'), 'compares single tokens'),
         (dict(kl=dict(beta=0.1, in_reward=True)), 'kl.in_reward = True: must be False'),
     ],

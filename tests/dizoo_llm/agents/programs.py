@@ -151,6 +151,7 @@ async def gives_up(problem, client):
 
 
 async def leaves_a_task(problem, client):
+
     async def forever():
         while True:
             await asyncio.sleep(0.01)
