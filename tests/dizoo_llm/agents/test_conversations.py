@@ -53,7 +53,7 @@ def next_request(rng, known, number):
         new = dict(new, role='tool', tool_call_id=calls[0]['id'])
     if rng.random() < 0.25:
         messages = changed(rng, messages)
-    return [*messages, new], of.tools
+    return [*messages, new], of.tools if rng.random() < 0.9 else [tool for tool in TOOLS if not of.tools]
 
 
 @pytest.mark.parametrize('conversations', [300, long(10_000)])
