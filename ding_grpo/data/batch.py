@@ -93,6 +93,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.weight)
 
+    @property
+    def episodes(self) -> int:
+        """Number of episodes, of which each may have several rows."""
+        return len(self) if self.episode is None else torch.stack([self.group, self.episode]).unique(dim=1).shape[1]
+
     def take(self, rows: Tensor) -> 'Batch':
         """Select rows by their indices (N, ), and pad them to the longest of them."""
         if torch.equal(rows, torch.arange(len(self))):

@@ -51,6 +51,13 @@ from .table import NAME, distinct, select, tables
     type=click.IntRange(0, 8),
     help='Rows that are sampled in addition; the longest of a group, as many, are dropped. Needs one prompt.'
 )
+@click.option(
+    '--texts',
+    default='one',
+    show_default=True,
+    type=click.Choice(['one', 'whole', 'divided']),
+    help='With whole or divided, token 1 ends a text of a completion, and each text is a row, see learn.trajectories.'
+)
 @click.option('--out', default=f'runs/{NAME}', show_default=True, help='Output folder.')
 def main(seeds: List[int], out: str, **options: Any) -> None:
     """Compare the gradient of every loss and advantage with the true gradient of the expected reward, in worlds that
@@ -85,9 +92,10 @@ def notes(bench: Bench, lines: List[dict]) -> str:
     sampled = '' if exact else ' ± is the standard error of the mean step where batches were sampled.'
     dropped = bench.extra_rows
     extra = f' Of G + {dropped} sampled rows, the longest {dropped} are dropped.' if dropped else ''
+    texts = '' if bench.texts == 'one' else f' A completion has a text for each token 1 and one more: {bench.texts}.'
     return (
         f"Vocabulary {bench.vocabulary}, length {bench.length}, {bench.prompts} prompt(s), rewards "
         f"{', '.join(f'{r:g}' for r in bench.rewards)}; worlds {', '.join(map(str, distinct(lines, 'seed')))}. Values "
-        f"are medians over the worlds.{extra}{sampled} KL of the sampling policy to the trained one in nats per "
+        f"are medians over the worlds.{extra}{texts}{sampled} KL of the sampling policy to the trained one in nats per "
         f"completion, by staleness and world: {kls}."
     )

@@ -59,12 +59,13 @@ class Bench(NamedTuple):
     samples: int = 20_000  # batches: all if they are no more, otherwise so many samples
     calls: int = 150  # the same for a loss that needs a call for each batch
     extra_rows: int = 0  # rows that are sampled in addition to those of a group, of which the longest are dropped
+    texts: str = 'one'  # of a completion; or several, each with its advantage, 'whole' or 'divided' by their number
 
     def run(self, seed: int) -> Iterator[Dict[str, Any]]:
         """Measure everything in the world of one seed, which draws the policy, the rewards and the older policy. Yields
         one line for each combination, with the fields of ``Estimate``."""
         generator = torch.Generator().manual_seed(seed)
-        world = World.make(self.vocabulary, self.length, self.prompts, self.rewards, generator)
+        world = World.make(self.vocabulary, self.length, self.prompts, self.rewards, generator, self.texts != 'one')
         shape = (self.prompts + self.vocabulary - 1, self.vocabulary)
         learner, change = torch.randn(2, *shape, generator=generator, dtype=torch.double)
         true = world.gradient(learner)
@@ -83,7 +84,9 @@ class Bench(NamedTuple):
                 adv = torch.stack([advantages(name, world, learner, sampler, batches.row) for name in self.advantages])
                 for loss in losses:
                     config = LOSS_PRESETS[loss].drawing_from(generator)
-                    gradients = loss_gradients(config, world, learner, sampler, batches.row, adv)
+                    gradients = loss_gradients(
+                        config, world, learner, sampler, batches.row, adv, self.texts == 'divided'
+                    )
                     for method, gradient in zip(self.advantages, gradients):
                         found = estimate(gradient, batches.probability, true, batches.exact)
                         yield dict(loss=loss, advantage=method, **where, **found._asdict())

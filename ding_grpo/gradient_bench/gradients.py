@@ -47,7 +47,13 @@ def advantages(name: str, world: World, learner: Tensor, sampler: Tensor, row: T
 
 
 def loss_gradients(
-        config: LossConfig, world: World, learner: Tensor, sampler: Tensor, row: Tensor, adv: Tensor
+        config: LossConfig,
+        world: World,
+        learner: Tensor,
+        sampler: Tensor,
+        row: Tensor,
+        adv: Tensor,
+        divided: bool = False
 ) -> Tensor:
     """
     Direction (A, K, D) in which one step on the loss of each batch, whose completions ``row`` (K, B) are, moves the
@@ -61,23 +67,32 @@ def loss_gradients(
     new, old = world.log_prob(learner).detach(), world.log_prob(sampler)
     score = world.score(learner)  # (C, S, D)
     gradient = score.new_zeros(*adv.shape[:2], score.shape[-1])
-    for methods, batches in _calls(config.traits.of_batch, world.weight[row].sum((1, 2)), len(adv)):
-        rows = row[batches].expand(len(methods), *row[batches].shape)  # (A, k, B)
-        flat = rows.flatten()
-        logp_new = new[flat].requires_grad_()
-        of_rows = adv[methods][:, batches].flatten(0, 2)  # (A k B, S)
-        loss, _ = grpo_error(grpo_data(logp_new, old[flat], None, of_rows, world.weight[flat]), config)
-        coefficient, = torch.autograd.grad(-loss * len(methods) * len(batches), logp_new)
-        per_row = (coefficient.unsqueeze(-1) * score[flat]).sum(1).view(*rows.shape, -1)  # (A, k, B, D)
-        gradient[methods.unsqueeze(1), batches] = per_row.sum(2)
+    texts = world.text.amax(1) + 1  # (C, )
+    size = world.weight.sum(1) * 100 + texts  # of a completion, as one number
+    for methods, batches in _calls(config.traits.of_batch, size[row].sum(1), len(adv)):
+        flat = row[batches].expand(len(methods), *row[batches].shape).flatten()  # (A k B, )
+        of = torch.arange(len(flat)).repeat_interleave(texts[flat])  # (R, ), the row of each text
+        first = texts[flat].cumsum(0) - texts[flat]
+        completion, number = flat[of], torch.arange(len(of)) - first[of]
+        weight = world.weight[completion] * (world.text[completion] == number.unsqueeze(1))
+        of_texts = adv[methods][:, batches].flatten(0, 2)[of]  # (R, S)
+        if divided:
+            of_texts = of_texts / texts[completion].unsqueeze(1)
+        logp_new = new[completion].requires_grad_()
+        loss, _ = grpo_error(grpo_data(logp_new, old[completion], None, of_texts, weight), config)
+        of_rows = len(flat) if config.reduction == 'token' else len(of)  # rows of an episode count as one
+        coefficient, = torch.autograd.grad(-loss * of_rows / row.shape[1], logp_new)
+        per_text = (coefficient.unsqueeze(-1) * score[completion]).sum(1)  # (R, D)
+        per_row = per_text.new_zeros(len(flat), per_text.shape[1]).index_add(0, of, per_text)
+        gradient[methods.unsqueeze(1), batches] = per_row.view(len(methods), len(batches), row.shape[1], -1).sum(2)
     return gradient
 
 
-def _calls(one_by_one: bool, tokens: Tensor, methods: int) -> Iterator[Tuple[Tensor, Tensor]]:
+def _calls(one_by_one: bool, size: Tensor, methods: int) -> Iterator[Tuple[Tensor, Tensor]]:
     """(methods of advantages, batches) that one call of the loss gets."""
     if one_by_one:
-        yield from ((torch.tensor([a]), torch.tensor([k])) for a in range(methods) for k in range(len(tokens)))
+        yield from ((torch.tensor([a]), torch.tensor([k])) for a in range(methods) for k in range(len(size)))
     else:
-        for number in tokens.unique():
-            for batches in (tokens == number).nonzero().squeeze(1).split(MOST):
+        for number in size.unique():
+            for batches in (size == number).nonzero().squeeze(1).split(MOST):
                 yield torch.arange(methods), batches

@@ -18,14 +18,22 @@ class World(NamedTuple):
     weight: Tensor  # (C, S): 1 on tokens, including the one that ends the completion; 0 after it
     reward: Tensor  # (C, )
     prompt: Tensor  # (C, ) in 0 .. P - 1
+    text: Tensor  # (C, S): number of the text to which each token belongs, where a completion has several
 
     @classmethod
     def make(
-            cls, vocabulary: int, length: int, prompts: int, rewards: Sequence[float], generator: torch.Generator
+            cls,
+            vocabulary: int,
+            length: int,
+            prompts: int,
+            rewards: Sequence[float],
+            generator: torch.Generator,
+            several: bool = False
     ) -> 'World':
         """Enumerate all completions, and draw a reward for each from the values ``rewards``, equally likely, of which
         at least two differ. Every prompt has completions of the smallest and of the largest reward. ``vocabulary``,
         from 2 to 6, includes token 0, which ends a completion; ``length``, from 1 to 6, is the maximum of a completion.
+        With ``several`` texts, token 1 ends a text of a completion, as an agent begins a conversation anew.
         """
         for name, value, least in (('vocabulary', vocabulary, 2), ('length', length, 1)):
             if not least <= value <= LARGEST:
@@ -48,7 +56,11 @@ class World(NamedTuple):
         ends = torch.rand(prompts, len(texts), generator=generator).argsort(1)[:, :2]  # two completions of each prompt
         reward.scatter_(1, ends, torch.stack([values.min(), values.max()]).expand(prompts, 2))
         number = torch.arange(prompts).unsqueeze(1).expand(prompts, len(texts))
-        return cls(token.flatten(0, 1), state.flatten(0, 1), weight.flatten(0, 1), reward.flatten(), number.flatten())
+        ends_text = (token == 1).flatten(0, 1) & several
+        text = (ends_text.cumsum(1) - ends_text.int()) * weight.flatten(0, 1).long()
+        return cls(
+            token.flatten(0, 1), state.flatten(0, 1), weight.flatten(0, 1), reward.flatten(), number.flatten(), text
+        )
 
     def log_prob(self, logits: Tensor) -> Tensor:
         """Log-probability of each token, 0 after the end: (rows of the policy, V) -> (C, S)."""

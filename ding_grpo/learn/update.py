@@ -135,7 +135,7 @@ class Updater:
         read = {name: torch.zeros_like(batch.logp_old) for name in names}
         for rows, part in batch.parts(self._cfg.micro_batch_tokens, self._sharded):
             found = self._actor.read(self._model, part, self.entropy_weight > 0, **given)  # (b, s) each
-            share = len(rows) / len(batch)  # of the part in a mean over rows
+            share = len(rows) / batch.episodes  # of the part in a mean over rows; those of an episode count as one
             of_loss = share if tokens is None else 1
             if slope is None:
                 loss = self.loss(part, found.logp, tokens, with_info=False)[0] * of_loss
@@ -156,6 +156,7 @@ class Updater:
         """Metrics of a step, from what was read of its rows, and the gradient's norm."""
         logp = read['logp']
         loss, info = self.loss(batch, logp)
+        loss = loss * self._rows_of_episode(batch)
         metrics = step_metrics(
             batch, loss, info, logp, self.logp_old(batch, logp), read['entropy'], self.entropy_weight, norm,
             fresh_rows(batch, self.optimizer_steps)
@@ -200,7 +201,12 @@ class Updater:
     def _slope(self, mini_batch: Batch) -> Tensor:
         """Gradient (B, S) of the loss with respect to log-probabilities, from all rows, which are read once more."""
         batch, logp = mini_batch.to(self._device), self.read(mini_batch).to(self._device).requires_grad_()
-        return torch.autograd.grad(self.loss(batch, logp)[0], logp)[0]
+        return torch.autograd.grad(self.loss(batch, logp)[0] * self._rows_of_episode(batch), logp)[0]
+
+    def _rows_of_episode(self, batch: Batch) -> float:
+        """What makes the loss of a batch, if it is a mean over rows, a mean over episodes: a number of rows that depends
+        on what was sampled would bias it."""
+        return 1 if self.loss_config.reduction == 'token' else len(batch) / batch.episodes
 
     def parts(self, batch: Batch) -> List[Tuple[Tensor, Batch]]:
         """The rows of a batch that this process reads, in parts, with their indices."""

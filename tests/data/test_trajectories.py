@@ -113,6 +113,26 @@ def test_rows_of_several_prompts_learn_as_each_alone(episodes):
     assert torch.allclose(*found, atol=1e-6)
 
 
+@pytest.mark.parametrize('most', [None, 6])
+def test_a_mean_over_rows_is_one_over_episodes(episodes, most):
+    """A mean that depends on how many texts were begun is biased. The step is sum A grad log p / (E max_length)."""
+    learn = dict(loss='dr_grpo', learning_rate=1.0, grad_clip_value=1e9, entropy=dict(weight=0))
+    policy = token_policy(micro_batch_tokens=most, **learn)
+    policy.use_sgd()
+    sample = dict(fold_group(episodes[:2]), group_id=0, collect_iter=0)  # three rows, two episodes
+    sample['reward_parts'] = {name: torch.zeros(3) for name in TokenEnv().weights}
+    batch, before = Batch.of([sample]), [p.detach().clone() for p in policy.model.parameters()]
+    logp = policy.actor.read(policy.model, batch).logp
+    gain = (torch.tensor([[0.5], [-0.5], [0.5]]) * logp * batch.weight).sum() / (2 * policy.actor.max_length)
+    expected = torch.autograd.grad(gain, [*policy.model.parameters()])
+    sample['logp_old'] = logp.detach() * batch.weight
+    metrics = policy.learn_mode.forward([sample])
+    for p, old, step in zip(policy.model.parameters(), before, expected):
+        assert torch.allclose(p - old, step, atol=1e-6)
+    assert max(step.abs().max() for step in expected) > 1e-4
+    assert metrics['policy_loss'] == pytest.approx(-0.75 / policy.actor.max_length)  # 2, 1 and 2 tokens
+
+
 @pytest.mark.parametrize(
     'learn, told', [
         (dict(advantage='return_to_go'), "'return_to_go': must be 'outcome' or 'return_to_go_by_step' with"),

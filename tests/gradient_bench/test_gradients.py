@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ding_grpo.gradient_bench.batches import Batches
-from ding_grpo.gradient_bench.estimate import estimate
+from ding_grpo.gradient_bench.estimate import Bench, estimate
 from ding_grpo.gradient_bench.gradients import ADVANTAGES, MOST, advantages, loss_gradients
 from ding_grpo.rl_utils import LOSS_PRESETS, REDUCTIONS, SURROGATES, grpo_data, grpo_error
 from tests.gradient_bench.worlds import make
@@ -28,6 +28,15 @@ def measure(loss, method, staleness=0., size=2, length=2, prompts=1, rewards=(0.
     config = LOSS_PRESETS[loss] if isinstance(loss, str) else loss
     gradient, = loss_gradients(config, world, learner, sampler, batches.row, adv.unsqueeze(0))
     return estimate(gradient, batches.probability, world.gradient(learner), True)
+
+
+@pytest.mark.parametrize('texts, unbiased', [('whole', True), ('divided', False)])
+def test_texts_of_a_completion(texts, unbiased):
+    """Each text with the advantage of its completion adds up to the policy gradient; a share of it does not."""
+    line, = Bench(['dr_grpo'], ['rloo'], [3], [0.], texts=texts).run(0)
+    one, = Bench(['dr_grpo'], ['rloo'], [3], [0.]).run(0)
+    assert (line['bias'] < 1e-10) == (line['scale'] == pytest.approx(one['scale'])) == unbiased
+    assert unbiased or line['bias'] > 0.05
 
 
 class TestTogether:
