@@ -1,20 +1,20 @@
 """
 Reward functions as people have them. The names of a function's parameters tell whose form it has:
 
-- this project's: ``problem`` (a dict of all columns), ``completion`` (a text), and columns;
+- this project's: ``problem`` (a dict of all columns), ``completion`` (a text), and columns; also ``async``;
 - the same for a batch: ``problems``, ``completions``, and columns, all lists, or any names in ``score_batch``;
 - TRL's: ``prompts``, ``completions``, and columns, all lists, where a completion of a chat is messages; also ``async``;
-- verl's: ``solution_str``, ``data_source``, ``ground_truth``, ``extra_info``; the result may be a dict with ``score``.
+- verl's: ``solution_str``, ``data_source``, ``ground_truth``, ``extra_info``; the result may be a dict with ``score``;
+  also ``async``.
 """
-import asyncio
 import inspect
 import os
-from concurrent.futures import ThreadPoolExecutor
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from ding_common import ConfigError, import_name, nearest, run_file
+from ding_common import ConfigError, import_name, is_async, nearest, run_file
 from dizoo_llm.base import Problem
+from dizoo_llm.base.awaited import await_one
 
 from .parameters import Keys, by_name
 from .tags import format_reward
@@ -29,6 +29,7 @@ class Reward(NamedTuple):
     name: str  # of its part of the reward
     in_batches: bool  # whether it takes lists of problems and of completions, and returns a list
     score: Callable[[Any, Any], Any]  # (problem, completion) -> number, or None if it does not apply
+    awaits: bool = False  # whether ``score`` returns an awaitable of it
 
 
 def entries_of(given: Any) -> List[Tuple[Optional[str], Any]]:
@@ -63,13 +64,14 @@ def _reward(name: Optional[str], entry: Any, keys: Keys, where: str, known: Dict
     parameters = _parameters(function)
     batch = 'problems' in parameters or own == 'score_batch'
     if 'solution_str' in parameters:
-        return Reward(name or own, False, _of_verl(function))
+        return Reward(name or own, False, _of_verl(function), is_async(function))
     if {'prompts', 'completions'} & set(parameters) and not batch:
         return Reward(name or own, True, _of_trl(function, keys, told))
     bound = by_name(function, keys, batch, told)
     if batch:
         return Reward(name or own, True, lambda problems, completions: bound([_row(p) for p in problems], completions))
-    return Reward(name or own, False, lambda problem, completion: bound(_row(problem), completion))
+    score = lambda problem, completion: bound(_row(problem), completion)  # noqa: E731
+    return Reward(name or own, False, score, is_async(function))
 
 
 def _function(entry: Any, where: str, names: List[str]) -> Callable:
@@ -84,7 +86,7 @@ def _function(entry: Any, where: str, names: List[str]) -> Callable:
         return NAMED[entry]
     file, _, name = entry.rpartition(':')
     if not file.endswith('.py'):
-        return import_name(entry, where)
+        return import_name(entry, where, coroutine=True)
     of_file = names_of(file, where)
     if not callable(of_file.get(name)):
         there = [each for each, value in of_file.items() if inspect.isfunction(value)]
@@ -114,7 +116,7 @@ def _row(problem: Problem) -> Dict[str, Any]:
 def _of_verl(function: Callable) -> Callable[[Problem, str], Any]:
     others = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
 
-    def score(problem: Problem, completion: str) -> Any:
+    def called(problem: Problem, completion: str) -> Any:
         row = _row(problem)
         model = row.get('reward_model')
         truth = model.get('ground_truth') if isinstance(model, dict) else row.get('ground_truth', problem.answer)
@@ -125,15 +127,19 @@ def _of_verl(function: Callable) -> Callable[[Problem, str], Any]:
             extra_info=row.get('extra_info')
         )
         wanted = given if others else {key: given[key] for key in _parameters(function) if key in given}
-        scored = function(**wanted)
+        return function(**wanted)
+
+    def number(scored: Any) -> Any:
         return scored['score'] if isinstance(scored, dict) else scored
 
-    return score
+    async def awaited(problem: Problem, completion: str) -> Any:
+        return number(await called(problem, completion))
+
+    return awaited if is_async(function) else lambda problem, completion: number(called(problem, completion))
 
 
 def _of_trl(function: Callable, keys: Keys, where: str) -> Callable[[List[Problem], List[str]], Any]:
-    is_async = any(map(inspect.iscoroutinefunction, (function, getattr(function, '__call__', None))))
-    bound = by_name(_awaited(function) if is_async else function, {**keys, 'prompt': None}, True, where)
+    bound = by_name(_awaited(function) if is_async(function) else function, {**keys, 'prompt': None}, True, where)
 
     def score(problems: List[Problem], completions: List[str]) -> Any:
         rows = [{**_row(problem), 'prompt': problem.prompt} for problem in problems]
@@ -147,11 +153,10 @@ def _of_trl(function: Callable, keys: Keys, where: str) -> Callable[[List[Proble
 
 
 def _awaited(function: Callable) -> Callable:
-    """An ordinary function. A notebook has an event loop already, another thread has none."""
+    """An ordinary function."""
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(lambda: asyncio.run(function(*args, **kwargs))).result()
+        return await_one(partial(function, *args, **kwargs))
 
     return run
