@@ -12,14 +12,16 @@ import os
 from functools import partial, wraps
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from ding_common import ConfigError, import_name, is_async, nearest, run_file
+from ding_common import ConfigError, check_arguments, import_name, is_async, nearest, run_file
 from dizoo_llm.base import Problem
 from dizoo_llm.base.awaited import await_one
 
+from .judge import Judge
 from .parameters import Keys, by_name
 from .tags import format_reward
 
 NAMED: Dict[str, Callable] = dict(tags=format_reward)
+KINDS: Dict[str, type] = dict(judge=Judge)  # of entries with keys
 ROW = 'row'  # entry of a problem's metadata: all columns
 _FILES: Dict[Tuple[str, int], Dict[str, Any]] = {}  # names of files that this process has run, by path and change
 
@@ -33,8 +35,11 @@ class Reward(NamedTuple):
 
 
 def entries_of(given: Any) -> List[Tuple[Optional[str], Any]]:
-    """The entries of a config with their names, None where it gives none: one entry, a list, or a dict by name."""
-    if isinstance(given, dict):
+    """
+    The entries of a config with their names, None where it gives none: one entry, a list, or a dict by name. An entry
+    may be a dict with a ``type`` of ``KINDS``.
+    """
+    if isinstance(given, dict) and given.get('type') not in KINDS:
         return list(given.items())
     return [(None, entry) for entry in (given if isinstance(given, (list, tuple)) else [given])]
 
@@ -42,8 +47,9 @@ def entries_of(given: Any) -> List[Tuple[Optional[str], Any]]:
 def make_rewards(given: Any, keys: Keys, where: str, known: Dict[str, Reward]) -> List[Reward]:
     """
     The functions that a config gives, see ``entries_of``. An entry is a function, ``'module:function'``,
-    ``'file.py:function'``, or one of ``NAMED`` and ``known``. Without a name, its part has the function's. Raises a
-    ``ConfigError`` if there is no such function, its parameters have none of the forms, or a name occurs twice.
+    ``'file.py:function'``, a dict with a ``type`` of ``KINDS``, or one of ``NAMED`` and ``known``. Without a name, its
+    part has the function's, or the type. Raises a ``ConfigError`` if there is no such function, its parameters have
+    none of the forms, or a name occurs twice.
     """
     rewards = [_reward(name, entry, keys, where, known) for name, entry in entries_of(given)]
     names = [reward.name for reward in rewards]
@@ -58,6 +64,8 @@ def make_rewards(given: Any, keys: Keys, where: str, known: Dict[str, Reward]) -
 def _reward(name: Optional[str], entry: Any, keys: Keys, where: str, known: Dict[str, Reward]) -> Reward:
     if isinstance(entry, str) and entry in known:
         return known[entry]._replace(name=name or known[entry].name)
+    if isinstance(entry, dict):
+        return _made(name, entry, keys, where)
     function = _function(entry, where, [*known, *NAMED])
     own = getattr(function, '__name__', type(function).__name__).replace('<lambda>', 'reward')
     told = f'{where}: {own}'
@@ -72,6 +80,22 @@ def _reward(name: Optional[str], entry: Any, keys: Keys, where: str, known: Dict
         return Reward(name or own, True, lambda problems, completions: bound([_row(p) for p in problems], completions))
     score = lambda problem, completion: bound(_row(problem), completion)  # noqa: E731
     return Reward(name or own, False, score, is_async(function))
+
+
+def _made(name: Optional[str], entry: Dict[str, Any], keys: Keys, where: str) -> Reward:
+    """The reward of a dict whose other keys are arguments of the class of its ``type``."""
+    kind = entry.get('type')
+    where = where if name is None else f'{where}.{name}'
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ConfigError(f'{where}.type = {kind!r:.80}: {nearest(str(kind), KINDS)}')
+    arguments = {key: value for key, value in entry.items() if key != 'type'}
+    check_arguments(arguments, KINDS[kind], where)
+    try:
+        made = KINDS[kind](**arguments, keys=keys, where=where)
+    except TypeError as error:
+        raise ConfigError(f'{where}: {error}') from error
+    score = lambda problem, completion: made.score(problem, _row(problem), completion)  # noqa: E731
+    return Reward(name or kind, False, score, is_async(made.score))
 
 
 def _function(entry: Any, where: str, names: List[str]) -> Callable:
