@@ -91,8 +91,8 @@ class Task(ABC):
         return await_all([partial(self.score, *row) for row in zip(problems, completions)], self.limits)
 
     @property
-    def awaits(self) -> bool:
-        """Whether the scores of a batch are awaited, each with a limit of its own."""
+    def limits_each(self) -> bool:
+        """Whether each score of a batch has a time limit of its own, and the batch none: if scores are awaited."""
         return is_async(self.score) and type(self).score_batch is Task.score_batch
 
     @property
@@ -102,7 +102,7 @@ class Task(ABC):
     @property
     def scores_batches(self) -> bool:
         """Whether the task defines ``score_batch``, or an ``async`` score."""
-        return type(self).score_batch is not Task.score_batch or self.awaits
+        return type(self).score_batch is not Task.score_batch or self.limits_each
 
     def demonstration(self, problem: Problem) -> str:
         """A right completion for supervised learning: the reference answer in the format that the scorer expects."""
@@ -133,7 +133,7 @@ class Task(ABC):
     def checked_score(self, problem: Problem, completion: str) -> Parts:
         """Call ``score``. Raises a ``TaskError``, which quotes the problem, if it raises, or a part is not valid."""
         try:
-            with nullcontext() if self.awaits else time_limit(self.seconds):
+            with nullcontext() if self.limits_each else time_limit(self.seconds):
                 if is_async(self.score):
                     parts, = Task.score_batch(self, [problem], [completion])
                 else:
@@ -150,7 +150,7 @@ class Task(ABC):
         if not self.scores_batches:
             return [_or_error(self.checked_score, *row) for row in zip(problems, completions)]
         try:
-            with nullcontext() if self.awaits else self.batch_limit():
+            with nullcontext() if self.limits_each else self.batch_limit():
                 entries = as_list(self.score_batch(list(problems), list(completions)))
             wrong = wrong_number(entries, len(completions))
         except (Exception, SystemExit) as error:  # as in checked_score

@@ -7,6 +7,7 @@ The task of a data file. One line of GSM8K's train.jsonl, and a right completion
 """
 import threading
 import warnings
+from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
@@ -268,8 +269,8 @@ class FileTask(ListTask):
         return any(reward.in_batches or reward.awaits for reward in self._rewards)
 
     @property
-    def awaits(self) -> bool:
-        return any(reward.awaits for reward in self._rewards)
+    def limits_each(self) -> bool:
+        return any(reward.awaits or reward.limits_each for reward in self._rewards)
 
     def score_batch(self, problems: List[Problem], completions: List[str]) -> List[Union[Parts, Exception]]:
         found = {reward.name: [] for reward in self._rewards}
@@ -280,7 +281,7 @@ class FileTask(ListTask):
             if reward.awaits:
                 found[reward.name] = list(islice(scores, len(problems)))
                 continue
-            with self.batch_limit():
+            with nullcontext() if reward.limits_each else self.batch_limit():
                 found[reward.name] = _scores(reward, problems, completions)
         rows = [dict(zip(found, values)) for values in zip(*found.values())]
         if self._of_file:  # its scorer may return several parts

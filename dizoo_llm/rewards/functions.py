@@ -16,12 +16,13 @@ from ding_common import ConfigError, check_arguments, import_name, is_async, nea
 from dizoo_llm.base import Problem
 from dizoo_llm.base.awaited import await_one
 
+from .code import Code
 from .judge import Judge
 from .parameters import Keys, by_name
 from .tags import format_reward
 
 NAMED: Dict[str, Callable] = dict(tags=format_reward)
-KINDS: Dict[str, type] = dict(judge=Judge)  # of entries with keys
+KINDS: Dict[str, type] = dict(code=Code, judge=Judge)  # of entries with keys
 ROW = 'row'  # entry of a problem's metadata: all columns
 _FILES: Dict[Tuple[str, int], Dict[str, Any]] = {}  # names of files that this process has run, by path and change
 
@@ -32,6 +33,7 @@ class Reward(NamedTuple):
     in_batches: bool  # whether it takes lists of problems and of completions, and returns a list
     score: Callable[[Any, Any], Any]  # (problem, completion) -> number, or None if it does not apply
     awaits: bool = False  # whether ``score`` returns an awaitable of it
+    limits_each: bool = False  # whether each score of a batch has a limit of its own
 
 
 def entries_of(given: Any) -> List[Tuple[Optional[str], Any]]:
@@ -94,8 +96,11 @@ def _made(name: Optional[str], entry: Dict[str, Any], keys: Keys, where: str) ->
         made = KINDS[kind](**arguments, keys=keys, where=where)
     except TypeError as error:
         raise ConfigError(f'{where}: {error}') from error
+    if isinstance(made, Code):
+        scores = lambda problems, completions: made.scores(list(map(_row, problems)), completions)  # noqa: E731
+        return Reward(name or kind, True, scores, limits_each=True)
     score = lambda problem, completion: made.score(problem, _row(problem), completion)  # noqa: E731
-    return Reward(name or kind, False, score, is_async(made.score))
+    return Reward(name or kind, False, score, awaits=True)
 
 
 def _function(entry: Any, where: str, names: List[str]) -> Callable:

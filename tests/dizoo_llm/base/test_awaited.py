@@ -114,7 +114,7 @@ def test_beside_ordinary_functions_several_wait_together():
     rows = [dict(question='1 + 1', answer='2')]
     task = create_task(dict(type='file', path=rows, reward=['exact', first, second], seconds=5, retries=0))
     assert task.checked_scores(problems(task), ['2']) == [dict(right=1.0, first=0.5, second=0.25)]
-    assert task.evaluation().awaits and task.scores_batches
+    assert task.evaluation().limits_each and task.scores_batches
 
 
 class OfLibrary(Exception):

@@ -1,4 +1,4 @@
-"""The reward of a judge: what it is sent, what counts as a verdict, and servers that are slow, limited, wrong or gone."""
+"""The reward of a judge: what it is sent, what counts as a verdict; servers that are slow, limited, wrong or gone."""
 import asyncio
 import json
 import re
@@ -7,8 +7,6 @@ import threading
 import time
 
 import pytest
-
-pytest.importorskip('openai')
 from aiohttp import web
 
 from ding_common import ConfigError, TaskError
@@ -19,7 +17,7 @@ from dizoo_llm.base import awaited
 from dizoo_llm.base.awaited import COUNTS
 from dizoo_llm.rewards import judge
 from dizoo_llm.tasks import create_task
-from tests.dizoo_llm.helper import PROBLEMS, problems, python_task
+from tests.dizoo_llm.helper import PROBLEMS, python_task
 
 pytestmark = pytest.mark.unittest
 ROWS = [dict(question='Who are you?', answer='a {completion} {prompt}'), dict(question='{answer}', answer='b')]
