@@ -118,7 +118,7 @@ def test_the_share_of_tests_or_all_of_them():
 
 def test_check_gets_the_function_that_a_column_names():
     """The form of HumanEval."""
-    tests = 'METADATA = {}\n\n\ndef check(candidate):\n    assert candidate(1) == 2\n    assert candidate([1]) == [1, 1]\n'
+    tests = 'METADATA = {}\n\n\ndef check(candidate):\n    assert candidate(1) == 2\n    assert candidate([1]) == [1, 1]'
     task = task_of(tests, entry_point='double', function='entry_point')
     assert scores_of(task, block(DOUBLE), block('def double(n):\n    return n + 1')) == [1., 0.]
 
@@ -126,7 +126,8 @@ def test_check_gets_the_function_that_a_column_names():
 def test_what_passes_between_program_and_tests():
     """Plain data of every kind, names of Python's own functions, errors, classes, methods, modules of the tests."""
     program = (
-        'import collections, math\n\n\ndef same(*a, **k):\n    return (a, k)\n\n\ndef fails(n):\n    raise KeyError(n)\n\n\n'
+        'import collections, math\n\n\ndef same(*a, **k):\n    return (a, k)\n\n\ndef fails(n):\n'
+        '    raise KeyError(n)\n\n\n'
         'class Pair:\n    def __init__(self, a, b):\n        self.a, self.b = a, b\n    def total(self):\n'
         '        return self.a + self.b\n\n\ndef add(pairs):\n    return sum(p.total() for p in pairs)\n\n\n'
         'def count(text):\n    return collections.Counter(text)\n\n\ndef big(n):\n    return math.factorial(n)\n'
@@ -163,26 +164,32 @@ FORGED = {
     'a raised SystemExit': 'raise SystemExit',
     'exit in the function': 'import os\ndef double(n):\n    os._exit(0)',
     'a printed verdict': 'print("1111")\ndef double(n):\n    print("1111")\n    return 3',
-    'a written verdict': 'import os\nfor fd in range(64):\n    try:\n        os.write(fd, b"1111\\n")\n    except OSError:\n        pass',
+    'a written verdict': 'import os\nfor fd in range(64):\n    try:\n        os.write(fd, b"1111\\n")\n'
+    '    except OSError:\n        pass',
     'answers in advance': 'import os\nfor fd in range(64):\n    try:\n        os.write(fd, b\'["ok", true]\\n\' * 9)\n'
     '    except OSError:\n        pass\ndef double(n):\n    return 3',
-    'equal to everything': 'class E:\n    __eq__ = __ge__ = __bool__ = __contains__ = lambda *a: True\n    __hash__ = None\n'
+    'equal to everything': 'class E:\n    __eq__ = __ge__ = __bool__ = __contains__ = lambda *a: True\n'
+    '    __hash__ = None\n'
     'def double(n):\n    return E()',
-    'equal numbers': 'class E(int):\n    __eq__ = lambda *a: True\n    __hash__ = None\ndef double(n):\n    return E(3)',
+    'equal numbers': 'class E(int):\n    __eq__ = lambda *a: True\n    __hash__ = None\ndef double(n):\n'
+    '    return E(3)',
     'equal in a list': 'class E(list):\n    __eq__ = lambda *a: True\ndef double(n):\n    return E([3])',
-    'no AssertionError': 'import builtins\nbuiltins.AssertionError = type("A", (BaseException,), {})\nbuiltins.float = int\n'
+    'no AssertionError': 'import builtins\nbuiltins.AssertionError = type("A", (BaseException,), {})\n'
+    'builtins.float = int\n'
     'def double(n):\n    return 3',
     'other builtins': 'import builtins\nbuiltins.all = builtins.any = builtins.sorted = lambda *a: True\n'
     'def double(n):\n    return 3',
     'another json': 'import json\njson.dumps = lambda *a: \'["ok", ["object", [0]]]\'\ndef double(n):\n    return 3',
     'the frames of its caller': 'import sys\ndef double(n):\n    f = sys._getframe()\n    while f:\n'
-    '        for k in list(f.f_globals):\n            if "test" in k or "expected" in k:\n                return f.f_globals[k]\n'
+    '        for k in list(f.f_globals):\n            if "test" in k or "expected" in k:\n'
+    '                return f.f_globals[k]\n'
     '        f = f.f_back\n    return 3',
     'all objects of its interpreter': 'import gc\ndef double(n):\n    for o in gc.get_objects():\n'
     '        if isinstance(o, dict) and "tests" in o:\n            return o["tests"]\n    return 3',
     'a trace of its tests': 'import ctypes, os\nlibc = ctypes.CDLL(None)\nfor pid in range(1, 64):\n'
     '    libc.ptrace(16, pid, 0, 0)\ndef double(n):\n    return 3',
-    'a killed parent': 'import os, signal\nfor pid in (os.getppid(), 1):\n    try:\n        os.kill(pid, signal.SIGTERM)\n'
+    'a killed parent': 'import os, signal\nfor pid in (os.getppid(), 1):\n    try:\n'
+    '        os.kill(pid, signal.SIGTERM)\n'
     '    except OSError:\n        pass\ndef double(n):\n    return 3',
     'malformed answers': 'import json\njson.dumps = lambda *a: \'["ok", ["list", 3]]\'\ndef double(n):\n    return 3',
     'a name of the tests': 'def all(x):\n    return True\ndef double(n):\n    return 3',
@@ -211,7 +218,8 @@ def result(box, program, text=''):
 
 def test_a_bounded_fork_bomb_gets_a_few_processes_and_leaves_none(box):
     bomb = (
-        'import os, time\nmade = 0\nfor _ in range(40):\n    try:\n        pid = os.fork()\n    except OSError:\n        break\n'
+        'import os, time\nmade = 0\nfor _ in range(40):\n    try:\n        pid = os.fork()\n'
+        '    except OSError:\n        break\n'
         '    if pid == 0:\n        os.setsid()\n        time.sleep(30)\n        os._exit(0)\n    made += 1\nprint(made)'
     )
     assert 0 <= int(result(box, bomb)) <= box.processes
@@ -250,7 +258,8 @@ def left_over():
     'loop',
     [
         'while True:\n    pass',
-        'import signal, time\nsignal.signal(signal.SIGALRM, lambda *a: None)\nsignal.signal(signal.SIGTERM, lambda *a: None)\n'
+        'import signal, time\nsignal.signal(signal.SIGALRM, lambda *a: None)\n'
+        'signal.signal(signal.SIGTERM, lambda *a: None)\n'
         'signal.signal(signal.SIGXCPU, lambda *a: None)\nsignal.alarm(1)\nwhile True:\n    pass',
         'while True:\n    try:\n        while True:\n            pass\n    except BaseException:\n        pass',
         '9 ** 9 ** 9 ** 9',
@@ -316,7 +325,8 @@ def test_no_file_descriptor_of_the_parent(box, tmp_path):
 
 def test_what_it_writes_reaches_neither_screen_nor_input_of_the_parent(box, capfd):
     program = (
-        'import os, sys\nsys.stderr.write("seen")\nos.write(2, b"seen")\nfor path in ("/dev/tty", "/dev/stdout", "/dev/pts/0"):\n'
+        'import os, sys\nsys.stderr.write("seen")\nos.write(2, b"seen")\n'
+        'for path in ("/dev/tty", "/dev/stdout", "/dev/pts/0"):\n'
         '    try:\n        open(path, "w").write("seen")\n    except OSError:\n        pass\nprint(sys.stdin.read())'
     )
     assert result(box, program, 'given').endswith('given')
@@ -378,8 +388,11 @@ class TestNamespaces:
         assert result(self.box, program) == '[] True []'
 
     def test_processes_of_others_are_not_there(self):
-        program = 'import os\ndone = []\nfor pid in range(2, 300):\n    if pid != os.getpid():\n        try:\n' \
-            '            os.kill(pid, 9)\n            done.append(pid)\n        except OSError:\n            pass\nprint(done)'
+        program = (
+            'import os\ndone = []\nfor pid in range(2, 300):\n    if pid != os.getpid():\n        try:\n'
+            '            os.kill(pid, 9)\n            done.append(pid)\n        except OSError:\n            pass\n'
+            'print(done)'
+        )
         assert result(self.box, program) == '[]'
 
 
