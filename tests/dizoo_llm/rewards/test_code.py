@@ -118,7 +118,7 @@ def test_the_share_of_tests_or_all_of_them():
 
 def test_check_gets_the_function_that_a_column_names():
     """The form of HumanEval."""
-    tests = 'METADATA = {}\n\n\ndef check(candidate):\n    assert candidate(1) == 2\n    assert candidate([1]) == [1, 1]'
+    tests = 'METADATA = {}\n\n\ndef check(candidate):\n    assert candidate(1) == 2\n    assert candidate([]) == []'
     task = task_of(tests, entry_point='double', function='entry_point')
     assert scores_of(task, block(DOUBLE), block('def double(n):\n    return n + 1')) == [1., 0.]
 
@@ -370,7 +370,7 @@ class TestNamespaces:
     def test_only_pythons_own_files_read_only(self):
         program = (
             'import os\nprint(sorted(set(os.listdir("/")) - {"lib", "lib64", "usr", "work"}))\n'
-            'import json\nfor path in (json.__file__, os.path.dirname(json.__file__) + "/new", "/usr/lib/new", "/new"):\n'
+            'import json\nfor path in (json.__file__, json.__path__[0] + "/new", "/usr/lib/new", "/new"):\n'
             '    try:\n        open(path, "a")\n        print("writes", path)\n    except OSError:\n        pass'
         )
         lines = result(self.box, program).splitlines()
