@@ -1,5 +1,7 @@
 """Shared by ``ding_grpo`` and ``dizoo_llm``: one-line errors, strict configs, a quiet import of DI-engine."""
-from .config.check import MOST, Rule, check_arguments, check_config, check_not_async, is_reward, nearest, require_dict
+from .config.check import (
+    MOST, Rule, check_arguments, check_config, check_not_async, is_async, is_reward, nearest, require_dict
+)
 from .config.config_file import (
     ConfigFile, check_configs, find_config, is_read_as_written, read_config_file, read_main_config, require_section,
     shipped_config

@@ -130,6 +130,15 @@ FILE = dict(
         n_evaluator_episode=1
     )
 )
+
+
+def _rewarded(**reward: Any) -> Dict[str, Any]:
+    """``FILE`` with a reward that is a dict."""
+    env = FILE['env']
+    return dict(env=dict(env, task=dict(env['task'], reward=reward, retries=1)))
+
+
+JUDGE = dict(type='judge', url='http://127.0.0.1:9/v1', model='judge', prompt='Rate {completion}')
 MODEL = dict(env=dict(tokenizer=dict(pretrained='model')), policy=dict(model=dict(pretrained='model')))
 GOOD = '{"question": "a", "answer": "b"}\n'
 SCORER = '''
@@ -205,6 +214,24 @@ FAULTS = [
                 n_evaluator_episode=1
             )
         ), _file(SCORER, 'my_task.py')
+    ),
+    Fault(
+        'a judge that is gone', 'the judge at http://127.0.0.1:9/v1 cannot be reached', _rewarded(**JUDGE), _file(GOOD)
+    ),
+    Fault(
+        'an API key in the config', 'env.task.reward.key: must be the name of', _rewarded(**JUDGE, key='sk-1'),
+        _file(GOOD)
+    ),
+    Fault(
+        'a rubric with a column that is missing', 'is not a column. Allowed: completion, prompt',
+        _rewarded(**{
+            **JUDGE, 'prompt': '{completion} {solution}'
+        }), _file(GOOD)
+    ),
+    Fault(
+        'tests of programs in another form', 'must be texts of assert statements, or pairs of input and output',
+        _rewarded(type='code', tests='tests', program_in='whole'),
+        _file('{"question": "a", "answer": "b", "tests": [1, 2]}')
     ),
     Fault('a broken line', "a.jsonl': line 2 is not valid JSON", FILE, _file(GOOD + '{"question"')),
     Fault('another encoding', 'save the file as UTF-8', FILE, _file(GOOD.encode('utf-16'))),

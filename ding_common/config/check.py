@@ -157,12 +157,17 @@ def check_arguments(args: Dict, function: Callable, where: str) -> None:
             raise ConfigError(f'{where}.{name} = {value!r:.200}: must be {rule.allowed}.')
 
 
+def is_async(function: Any) -> bool:
+    """Whether a function, or the call of an object, is defined by ``async def``."""
+    return any(map(inspect.iscoroutinefunction, (function, getattr(function, '__call__', None))))
+
+
 def check_not_async(function: Any, where: str) -> None:
     """Raise a ``ConfigError`` if a user's function is defined by ``async def``, which nothing awaits."""
-    if any(map(inspect.iscoroutinefunction, (function, getattr(function, '__call__', None)))):
+    if is_async(function):
         raise ConfigError(
-            f'{where}: is defined by async def, and must be an ordinary function. Call asyncio.run in it, for a batch '
-            'in score_batch.'
+            f'{where}: is defined by async def, and must be an ordinary function. Call asyncio.run in it; of a task, '
+            'only score(problem, completion) may be async.'
         )
 
 

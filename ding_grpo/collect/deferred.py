@@ -18,13 +18,16 @@ class Scorer(Protocol):
         """Score episodes. Arguments and result are the number of the environment and the last step of each, and these
         steps with their rewards and with all entries of their infos."""
 
+    def close(self) -> None:
+        """The run has ended."""
+
 
 class Deferred:
     """The scorer of an env manager's reference environment, if it has one."""
 
     def __init__(self, manager: BaseEnvManager) -> None:
         scorer: Optional[Scorer] = getattr(manager.env_ref, 'scorer', None)
-        self._exists = scorer is not None
+        self._exists, self._scorer = scorer is not None, scorer
         # One call takes the place of many steps; it may take as long as one of them.
         self._score = scorer and timeout_wrapper(scorer.score, step_timeout(manager))
 
@@ -37,6 +40,10 @@ class Deferred:
     def score(self, steps: List[Tuple[int, BaseEnvTimestep]]) -> List[BaseEnvTimestep]:
         """See ``Scorer.score``. Like a step of an environment, the call may take ``env.manager.step_timeout``."""
         return self._score(steps) if steps else []
+
+    def close(self) -> None:
+        if self._exists:
+            self._scorer.close()
 
 
 class ScoringManager:
@@ -61,6 +68,10 @@ class ScoringManager:
         unscored = [(i, step) for i, step in steps.items() if self._deferred.is_unscored(step)]
         steps.update(zip([i for i, _ in unscored], self._deferred.score(unscored)))
         return steps
+
+    def close(self) -> None:
+        self._manager.close()
+        self._deferred.close()
 
     @classmethod
     def around(cls, manager: BaseEnvManager) -> BaseEnvManager:

@@ -26,6 +26,9 @@ class GroupPlayer:
         self._shared_start = group_policy(policy).cfg.collect.shared_start
         self._deferred = Deferred(env)
 
+    def close(self) -> None:
+        self._deferred.close()
+
     def play(
             self,
             numbers: List[int],

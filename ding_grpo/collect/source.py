@@ -118,7 +118,7 @@ class PlayedGroups:
             self._order.load_state_dict(state['pools'])
 
     def close(self) -> None:
-        pass
+        self._player.close()
 
     def _play(self, number: int, train_iter: int, policy_kwargs: Dict, clock: Dict[str, float],
               memory: MemoryMeter) -> List[Collected]:

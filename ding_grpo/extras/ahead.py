@@ -82,6 +82,7 @@ class AheadGroups(PlayedGroups):
         self._found = Ahead.of_state(state['ahead']) if 'ahead' in state else None
 
     def close(self) -> None:
+        super().close()
         if self._process is not None:
             self._process.close()
 

@@ -103,6 +103,8 @@ class MultiTurnTask(Task):
     def scores_batches(self) -> bool:
         return False
 
+    limits_each = scores_batches
+
     def score(self, problem: Problem, completion: str) -> Parts:
         raise TypeError(f'{type(self).__name__} has several turns, which respond answers and rewards')
 

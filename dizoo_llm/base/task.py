@@ -2,10 +2,13 @@
 import copy
 import inspect
 from abc import ABC, abstractmethod
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple, Union
 
-from ding_common import ConfigError, Rule, TaskError, check_not_async, describe, is_reward, nearest
+from ding_common import ConfigError, Rule, TaskError, check_not_async, describe, is_async, is_reward, nearest
 
+from .awaited import Limits, await_all
 from .problem import Problem, is_prompt, messages_of
 from .time_limit import time_limit
 
@@ -33,6 +36,11 @@ class Task(ABC):
     # (Optional[float]) Time limit of a score or a reply. What takes longer cannot be scored. ``score_batch`` has ten
     # times as long. None: no limit. Raise it for a scorer that waits for another machine or loads a model.
     seconds: Optional[float] = 60.0
+    # (int) How many coroutines of an ``async`` scorer run at once. Lower it for a server that refuses more.
+    concurrency: int = 32
+    # (int) How often a score of an ``async`` scorer is tried again after an error that may pass, see
+    # ``dizoo_llm/base/awaited.py``. ``seconds`` then limits each attempt.
+    retries: int = 3
     # (bool) Whether ``problem`` is a mere look-up, so that the prompts of all problems are measured at the start.
     listed: bool = False
     # (Optional[str]) ``'module:class'`` of the environment, in place of ``TokenEnv``.
@@ -51,7 +59,7 @@ class Task(ABC):
         Overview:
             Score a completion. The completion is data; never execute it. Scoring may be slow, and it may fail: a \
             completion that cannot be scored is dropped, see ``policy.collect.collector.max_failed``. The default is \
-            ``score_batch`` with a batch of one.
+            ``score_batch`` with a batch of one. It may be ``async``: the scores of a batch are then awaited together.
         Arguments:
             - completion (:obj:`str`): The policy's text, without the prompt.
         Returns:
@@ -78,12 +86,23 @@ class Task(ABC):
             - scores (:obj:`List[Union[Dict[str, Optional[float]], Exception]]`): For each completion what ``score`` \
                 returns, or an exception if this completion cannot be scored.
         """
-        raise NotImplementedError(f'{type(self).__name__} must define score or score_batch')
+        if not is_async(self.score):
+            raise NotImplementedError(f'{type(self).__name__} must define score or score_batch')
+        return await_all([partial(self.score, *row) for row in zip(problems, completions)], self.limits)
+
+    @property
+    def limits_each(self) -> bool:
+        """Whether each score of a batch has a time limit of its own, and the batch none: if scores are awaited."""
+        return is_async(self.score) and type(self).score_batch is Task.score_batch
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.concurrency, self.seconds, self.retries)
 
     @property
     def scores_batches(self) -> bool:
-        """Whether the task defines ``score_batch``."""
-        return type(self).score_batch is not Task.score_batch
+        """Whether the task defines ``score_batch``, or an ``async`` score."""
+        return type(self).score_batch is not Task.score_batch or self.limits_each
 
     def demonstration(self, problem: Problem) -> str:
         """A right completion for supervised learning: the reference answer in the format that the scorer expects."""
@@ -114,8 +133,11 @@ class Task(ABC):
     def checked_score(self, problem: Problem, completion: str) -> Parts:
         """Call ``score``. Raises a ``TaskError``, which quotes the problem, if it raises, or a part is not valid."""
         try:
-            with time_limit(self.seconds):
-                parts = self.score(problem, completion)
+            with nullcontext() if self.limits_each else time_limit(self.seconds):
+                if is_async(self.score):
+                    parts, = Task.score_batch(self, [problem], [completion])
+                else:
+                    parts = self.score(problem, completion)
         except (Exception, SystemExit) as error:  # a user's scorer may raise anything; the error names the problem
             raise self._error(f'raised {describe(error)}', problem, completion) from error
         return self._checked(parts, problem, completion)
@@ -128,7 +150,7 @@ class Task(ABC):
         if not self.scores_batches:
             return [_or_error(self.checked_score, *row) for row in zip(problems, completions)]
         try:
-            with time_limit(self.seconds and BATCH * self.seconds, f'{BATCH} times seconds of the task'):
+            with nullcontext() if self.limits_each else self.batch_limit():
                 entries = as_list(self.score_batch(list(problems), list(completions)))
             wrong = wrong_number(entries, len(completions))
         except (Exception, SystemExit) as error:  # as in checked_score
@@ -136,6 +158,9 @@ class Task(ABC):
         if wrong is not None:
             return [TaskError(f'{type(self).__name__}.score_batch {wrong}')] * len(completions)
         return [_or_error(self._checked, *row) for row in zip(entries, problems, completions)]
+
+    def batch_limit(self) -> ContextManager:
+        return time_limit(self.seconds and BATCH * self.seconds, f'{BATCH} times seconds of the task')
 
     def _checked(self, parts: Any, problem: Problem, completion: str) -> Parts:
         if isinstance(parts, BaseException):
@@ -202,7 +227,7 @@ def _or_error(check: Callable[..., Parts], *args: Any) -> Union[Parts, TaskError
 
 
 def check_scorer(task: Task) -> None:
-    """Require ``score`` or ``score_batch``, their parameters in the right order, and no method by ``async def``."""
+    """Require ``score`` or ``score_batch``, their parameters in the right order, and no other method that is async."""
     where = f'env.task: {type(task).__name__}'
     if (type(task).score, type(task).score_batch) == (Task.score, Task.score_batch):
         raise ConfigError(f'{where} must define score or score_batch.')
@@ -211,8 +236,11 @@ def check_scorer(task: Task) -> None:
         if names[:1] and names[0] in COMPLETION or names[1:] and names[1] in PROBLEM:
             told = ', '.join(names)
             raise ConfigError(f'{where}.{name}({told}): gets the problem first, then the completion. Swap them.')
-    for name in ('problem', 'score', 'score_batch', 'demonstration', 'begin', 'respond'):
+    for name in ('problem', 'score_batch', 'demonstration', 'begin', 'respond'):
         check_not_async(getattr(task, name, None), f'{where}.{name}')
+    for name, rule in (('concurrency', Rule.integer(1)), ('retries', Rule.integer(0))):
+        if not rule.holds(getattr(task, name)):
+            raise ConfigError(f'{where}.{name} = {getattr(task, name)!r}: must be {rule.allowed}.')
 
 
 def check_values(**arguments: Tuple[Any, Rule]) -> None:

@@ -7,14 +7,18 @@ The task of a data file. One line of GSM8K's train.jsonl, and a right completion
 """
 import threading
 import warnings
+from contextlib import nullcontext
+from functools import partial
+from itertools import islice
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import click
 
 from ding_common import ConfigError, Rule, parallel
 from dizoo_llm.base import TASK_REGISTRY, Parts, Problem
+from dizoo_llm.base.awaited import await_all
 from dizoo_llm.base.problem import as_text, is_prompt, messages_of
-from dizoo_llm.base.task import as_list, check_choice, check_values, wrong_number
+from dizoo_llm.base.task import Task, as_list, check_choice, check_values, wrong_number
 from dizoo_llm.rewards import CHECKS, EXTRACTORS, WRITTEN
 from dizoo_llm.rewards.functions import ROW, Reward, entries_of, make_rewards
 from dizoo_llm.rewards.parameters import Keys, add_keys
@@ -66,6 +70,8 @@ class FileTask(ListTask):
             check_rows: Optional[int] = 100,
             reward: Any = None,
             seconds: Optional[float] = 60.0,
+            concurrency: int = Task.concurrency,
+            retries: int = Task.retries,
     ) -> None:
         """
         Arguments:
@@ -93,7 +99,11 @@ class FileTask(ListTask):
                 (``'rewards.py:correct'``, ``'module:function'``), 'exact', 'number', 'math_verify' or 'tags'; a list \
                 of these; or a dict of them by the names of their parts. Their form, this project's, TRL's or verl's, \
                 follows from their parameters (``dizoo_llm/rewards/functions.py``).
-            - seconds (:obj:`Optional[float]`): Time limit of a score, ten times as long for a batch. None for none.
+            - seconds (:obj:`Optional[float]`): Time limit of a score, ten times as long for a batch. None for none. \
+                Of a function that is ``async`` it limits each attempt.
+            - concurrency (:obj:`int`): How many coroutines of ``async`` functions run at once.
+            - retries (:obj:`int`): How often they are tried again after an error that may pass, see \
+                ``dizoo_llm/base/awaited.py``.
         """
         check_choice('answer_in', answer_in, EXTRACTORS)
         check_choice('reference_in', reference_in, EXTRACTORS)
@@ -103,6 +113,8 @@ class FileTask(ListTask):
         check_values(
             check_rows=(check_rows, Rule.integer(1).or_none()),
             seconds=(seconds, Rule.number(0, open_low=True).or_none()),
+            concurrency=(concurrency, Rule.integer(1)),
+            retries=(retries, Rule.integer(0)),
         )
         own = read_python(path, reward is None) if is_python(path) else None
         self._of_file = own is not None and reward is None  # whether a Python file scores its own problems
@@ -113,7 +125,8 @@ class FileTask(ListTask):
         checks = [entry for _, entry in entries_of(given) if isinstance(entry, str) and entry in CHECKS]
         if len(checks) > 1:
             raise ConfigError(f"env.task.reward = {given!r}: must have at most one of {', '.join(map(repr, CHECKS))}.")
-        self.seconds, self._check = seconds, checks[0] if checks else None
+        self._check = checks[0] if checks else None
+        self.seconds, self.concurrency, self.retries = seconds, concurrency, retries
         self._extract, self._written = EXTRACTORS[answer_in], WRITTEN[answer_in]
         self._shown, self._reference_in = reference_in == answer_in, reference_in
         self._columns = dict(prompt=prompt, answer=answer, kind=kind, fact=fact)
@@ -253,10 +266,23 @@ class FileTask(ListTask):
     @property
     def scores_batches(self) -> bool:
         """Whether many completions are better scored at once."""
-        return any(reward.in_batches for reward in self._rewards)
+        return any(reward.in_batches or reward.awaits for reward in self._rewards)
+
+    @property
+    def limits_each(self) -> bool:
+        return any(reward.awaits or reward.limits_each for reward in self._rewards)
 
     def score_batch(self, problems: List[Problem], completions: List[str]) -> List[Union[Parts, Exception]]:
-        found = {reward.name: _scores(reward, problems, completions) for reward in self._rewards}
+        found = {reward.name: [] for reward in self._rewards}
+        waiting = [reward for reward in self._rewards if reward.awaits]
+        calls = [partial(reward.score, *row) for reward in waiting for row in zip(problems, completions)]
+        scores = iter(await_all(calls, self.limits) if calls else ())
+        for reward in self._rewards:
+            if reward.awaits:
+                found[reward.name] = list(islice(scores, len(problems)))
+                continue
+            with nullcontext() if reward.limits_each else self.batch_limit():
+                found[reward.name] = _scores(reward, problems, completions)
         rows = [dict(zip(found, values)) for values in zip(*found.values())]
         if self._of_file:  # its scorer may return several parts
             rows = [next((x for x in row.values() if isinstance(x, dict)), row) for row in rows]

@@ -236,6 +236,7 @@ class DingTokenEnv(BaseEnv):
 
     def close(self) -> None:
         self._env.close()
+        self._scorer.close()
 
     def __repr__(self) -> str:
         return f'DI-engine token environment, {type(self._env.task).__name__}'

@@ -3,10 +3,12 @@ import json
 from collections import defaultdict
 from typing import Any, Dict, List, Tuple
 
+import click
 import numpy as np
 from ding.envs import BaseEnvTimestep
 
-from ding_common import TaskError
+from ding_common import TaskError, parallel
+from dizoo_llm.base.awaited import report
 
 from .token_env import TokenEnv
 
@@ -40,6 +42,12 @@ class Scorer:
             self.finish(env_id, reward, row.length, info)
             finished.append(step._replace(reward=as_reward(reward), info=info))
         return finished
+
+    def close(self) -> None:
+        """Tell, once in a process, what scorers that wait have cost."""
+        told = report()
+        if told is not None and parallel.rank() == 0:
+            click.echo(told)
 
     def finish(self, env_id: int, reward: float, length: int, info: Dict[str, Any]) -> None:
         """

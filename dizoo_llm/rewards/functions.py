@@ -1,25 +1,28 @@
 """
 Reward functions as people have them. The names of a function's parameters tell whose form it has:
 
-- this project's: ``problem`` (a dict of all columns), ``completion`` (a text), and columns;
+- this project's: ``problem`` (a dict of all columns), ``completion`` (a text), and columns; also ``async``;
 - the same for a batch: ``problems``, ``completions``, and columns, all lists, or any names in ``score_batch``;
 - TRL's: ``prompts``, ``completions``, and columns, all lists, where a completion of a chat is messages; also ``async``;
-- verl's: ``solution_str``, ``data_source``, ``ground_truth``, ``extra_info``; the result may be a dict with ``score``.
+- verl's: ``solution_str``, ``data_source``, ``ground_truth``, ``extra_info``; the result may be a dict with ``score``;
+  also ``async``.
 """
-import asyncio
 import inspect
 import os
-from concurrent.futures import ThreadPoolExecutor
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from ding_common import ConfigError, import_name, nearest, run_file
+from ding_common import ConfigError, check_arguments, import_name, is_async, nearest, run_file
 from dizoo_llm.base import Problem
+from dizoo_llm.base.awaited import await_one
 
+from .code import Code
+from .judge import Judge
 from .parameters import Keys, by_name
 from .tags import format_reward
 
 NAMED: Dict[str, Callable] = dict(tags=format_reward)
+KINDS: Dict[str, type] = dict(code=Code, judge=Judge)  # of entries with keys
 ROW = 'row'  # entry of a problem's metadata: all columns
 _FILES: Dict[Tuple[str, int], Dict[str, Any]] = {}  # names of files that this process has run, by path and change
 
@@ -29,11 +32,16 @@ class Reward(NamedTuple):
     name: str  # of its part of the reward
     in_batches: bool  # whether it takes lists of problems and of completions, and returns a list
     score: Callable[[Any, Any], Any]  # (problem, completion) -> number, or None if it does not apply
+    awaits: bool = False  # whether ``score`` returns an awaitable of it
+    limits_each: bool = False  # whether each score of a batch has a limit of its own
 
 
 def entries_of(given: Any) -> List[Tuple[Optional[str], Any]]:
-    """The entries of a config with their names, None where it gives none: one entry, a list, or a dict by name."""
-    if isinstance(given, dict):
+    """
+    The entries of a config with their names, None where it gives none: one entry, a list, or a dict by name. An entry
+    may be a dict with a ``type`` of ``KINDS``.
+    """
+    if isinstance(given, dict) and given.get('type') not in KINDS:
         return list(given.items())
     return [(None, entry) for entry in (given if isinstance(given, (list, tuple)) else [given])]
 
@@ -41,8 +49,9 @@ def entries_of(given: Any) -> List[Tuple[Optional[str], Any]]:
 def make_rewards(given: Any, keys: Keys, where: str, known: Dict[str, Reward]) -> List[Reward]:
     """
     The functions that a config gives, see ``entries_of``. An entry is a function, ``'module:function'``,
-    ``'file.py:function'``, or one of ``NAMED`` and ``known``. Without a name, its part has the function's. Raises a
-    ``ConfigError`` if there is no such function, its parameters have none of the forms, or a name occurs twice.
+    ``'file.py:function'``, a dict with a ``type`` of ``KINDS``, or one of ``NAMED`` and ``known``. Without a name, its
+    part has the function's, or the type. Raises a ``ConfigError`` if there is no such function, its parameters have
+    none of the forms, or a name occurs twice.
     """
     rewards = [_reward(name, entry, keys, where, known) for name, entry in entries_of(given)]
     names = [reward.name for reward in rewards]
@@ -57,19 +66,41 @@ def make_rewards(given: Any, keys: Keys, where: str, known: Dict[str, Reward]) -
 def _reward(name: Optional[str], entry: Any, keys: Keys, where: str, known: Dict[str, Reward]) -> Reward:
     if isinstance(entry, str) and entry in known:
         return known[entry]._replace(name=name or known[entry].name)
+    if isinstance(entry, dict):
+        return _made(name, entry, keys, where)
     function = _function(entry, where, [*known, *NAMED])
     own = getattr(function, '__name__', type(function).__name__).replace('<lambda>', 'reward')
     told = f'{where}: {own}'
     parameters = _parameters(function)
     batch = 'problems' in parameters or own == 'score_batch'
     if 'solution_str' in parameters:
-        return Reward(name or own, False, _of_verl(function))
+        return Reward(name or own, False, _of_verl(function), is_async(function))
     if {'prompts', 'completions'} & set(parameters) and not batch:
         return Reward(name or own, True, _of_trl(function, keys, told))
     bound = by_name(function, keys, batch, told)
     if batch:
         return Reward(name or own, True, lambda problems, completions: bound([_row(p) for p in problems], completions))
-    return Reward(name or own, False, lambda problem, completion: bound(_row(problem), completion))
+    score = lambda problem, completion: bound(_row(problem), completion)  # noqa: E731
+    return Reward(name or own, False, score, is_async(function))
+
+
+def _made(name: Optional[str], entry: Dict[str, Any], keys: Keys, where: str) -> Reward:
+    """The reward of a dict whose other keys are arguments of the class of its ``type``."""
+    kind = entry.get('type')
+    where = where if name is None else f'{where}.{name}'
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ConfigError(f'{where}.type = {kind!r:.80}: {nearest(str(kind), KINDS)}')
+    arguments = {key: value for key, value in entry.items() if key != 'type'}
+    check_arguments(arguments, KINDS[kind], where)
+    try:
+        made = KINDS[kind](**arguments, keys=keys, where=where)
+    except TypeError as error:
+        raise ConfigError(f'{where}: {error}') from error
+    if isinstance(made, Code):
+        scores = lambda problems, completions: made.scores(list(map(_row, problems)), completions)  # noqa: E731
+        return Reward(name or kind, True, scores, limits_each=True)
+    score = lambda problem, completion: made.score(problem, _row(problem), completion)  # noqa: E731
+    return Reward(name or kind, False, score, awaits=True)
 
 
 def _function(entry: Any, where: str, names: List[str]) -> Callable:
@@ -84,7 +115,7 @@ def _function(entry: Any, where: str, names: List[str]) -> Callable:
         return NAMED[entry]
     file, _, name = entry.rpartition(':')
     if not file.endswith('.py'):
-        return import_name(entry, where)
+        return import_name(entry, where, coroutine=True)
     of_file = names_of(file, where)
     if not callable(of_file.get(name)):
         there = [each for each, value in of_file.items() if inspect.isfunction(value)]
@@ -114,7 +145,7 @@ def _row(problem: Problem) -> Dict[str, Any]:
 def _of_verl(function: Callable) -> Callable[[Problem, str], Any]:
     others = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
 
-    def score(problem: Problem, completion: str) -> Any:
+    def called(problem: Problem, completion: str) -> Any:
         row = _row(problem)
         model = row.get('reward_model')
         truth = model.get('ground_truth') if isinstance(model, dict) else row.get('ground_truth', problem.answer)
@@ -125,15 +156,19 @@ def _of_verl(function: Callable) -> Callable[[Problem, str], Any]:
             extra_info=row.get('extra_info')
         )
         wanted = given if others else {key: given[key] for key in _parameters(function) if key in given}
-        scored = function(**wanted)
+        return function(**wanted)
+
+    def number(scored: Any) -> Any:
         return scored['score'] if isinstance(scored, dict) else scored
 
-    return score
+    async def awaited(problem: Problem, completion: str) -> Any:
+        return number(await called(problem, completion))
+
+    return awaited if is_async(function) else lambda problem, completion: number(called(problem, completion))
 
 
 def _of_trl(function: Callable, keys: Keys, where: str) -> Callable[[List[Problem], List[str]], Any]:
-    is_async = any(map(inspect.iscoroutinefunction, (function, getattr(function, '__call__', None))))
-    bound = by_name(_awaited(function) if is_async else function, {**keys, 'prompt': None}, True, where)
+    bound = by_name(_awaited(function) if is_async(function) else function, {**keys, 'prompt': None}, True, where)
 
     def score(problems: List[Problem], completions: List[str]) -> Any:
         rows = [{**_row(problem), 'prompt': problem.prompt} for problem in problems]
@@ -147,11 +182,10 @@ def _of_trl(function: Callable, keys: Keys, where: str) -> Callable[[List[Proble
 
 
 def _awaited(function: Callable) -> Callable:
-    """An ordinary function. A notebook has an event loop already, another thread has none."""
+    """An ordinary function."""
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(lambda: asyncio.run(function(*args, **kwargs))).result()
+        return await_one(partial(function, *args, **kwargs))
 
     return run

@@ -21,10 +21,12 @@ def by_name(function: Callable, known: Keys, batch: bool, where: str) -> Callabl
     """
     A scorer as a function of problem and completion, or of lists of them for a ``batch``. Its parameters are bound by
     name: ``problem``, ``completion`` and the ``known`` keys of the problems; lists also by the plural, such as
-    ``answers``. Two required parameters with other names are problem and completion, in this order. Raises a
-    ``ConfigError``, which begins with ``where``, if a required parameter gets nothing, or none gets the completion.
+    ``answers``. Two required parameters with other names are problem and completion, in this order. One that is async
+    gives an awaitable. Raises a ``ConfigError``, which begins with ``where``, if a required parameter gets nothing, or
+    none gets the completion.
     """
-    check_not_async(function, where)
+    if batch:
+        check_not_async(function, where)
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # of some builtins

@@ -39,6 +39,7 @@ MODULES = dict(
     my_face=TEXTS['own_task.md: class Lake:'],
     my_game=TEXTS['own_game.md: from dizoo_llm import TASK_REGISTRY, Mul'],
     my_grammar=TEXTS['options.md: def rule(prompt, tokens, tokenizer):'],
+    my_scorer=TEXTS['own_task.md: import asyncio'],
     my_losses=TEXTS['losses.md: def spo(ratio, adv, logp_new, low, high)'],
     my_task=''.join(NEXT_LETTER.replace('next_letter', name) for name in ('next_letter', 'my_task', 'my_name')),
     my_tools=TEXTS['own_task.md: def look_up(word: str, most: int = 3) ->'],

@@ -144,7 +144,7 @@ class TestCreateTask:
             return 1.0
 
         cases = [(dict(__len__=lambda self: 0), 'no problem'), (dict(score=Task.score), 'Mine must define score or')]
-        for name in ('problem', 'score', 'score_batch', 'demonstration'):
+        for name in ('problem', 'score_batch', 'demonstration'):
             cases.append((dict([(name, wait)]), f'^env.task: Mine.{name}: is defined by async def, and must be an'))
         for changes, told in cases:
             TASK_REGISTRY.register('unusable', type('Mine', (Alone, ), dict(changes, words=['one'])), True)

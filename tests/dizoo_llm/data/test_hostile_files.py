@@ -18,7 +18,7 @@ HUMAN = '{"question": [{"from": "human", "value": "a"}], "answer": "1"}'
 PARTED = '{"question": [{"role": "user", "content": [{"type": "text", "text": "a"}]}], "answer": "1"}'
 MISSING = 'import numpy\ndef problems():\n    return [dict(prompt="1"), dict(prompt="1", answer={})]' + SCORE
 NANS = ['numpy.float32("nan")', 'numpy.datetime64("NaT")']
-ASYNC = 'class S:\n    async def __call__(self, problem, completion):\n        return 1.0\n'
+ASYNC = 'class S:\n    async def __call__(self, problems, completions):\n        return [1.0] * len(completions)\n'
 WEIGHTS = 'weights = .*, must be a dict of names and numbers'
 PART = r'return_part = .*: must be a part of the reward \(score\) or'
 DATA = dict(
@@ -58,7 +58,6 @@ DATA = dict(
         (f'def problems():\n    return 1 / 0{SCORE}', r'problems\(\) raised ZeroDivisionError: .*\(t.py:2\)'),
         ('def problems():\n    return []\ndef score(completion, answer):\n    return 1\n', 'no problem for training'),
         (f'def problems():\n    return [1]{SCORE}', 'row 1 is not an object with named fields: 1'),
-        (f'{PROBLEMS}async {SCORE[1:]}', 'score: is defined by async def, and must'),
         (f'{SCORE}async {PROBLEMS}', 'problems: is defined by async def'),
         (f'{ASYNC}score = S()\n{PROBLEMS}', 'S: is defined by async def'),
         *((f'weights = {value}\n{PROBLEMS}{SCORE}', WEIGHTS) for value in ('3', 'dict(a="b")', '{1: 1.0}')),

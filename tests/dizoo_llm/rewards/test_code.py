@@ -1,0 +1,455 @@
+"""The reward of a program: how it is found, the forms of its tests, and what hostile programs get."""
+import json
+import os
+import socket
+import subprocess
+import time
+
+import pytest
+
+from ding_common import ConfigError, TaskError
+from dizoo_llm.rewards.code import block_of, tests_of as parsed
+from dizoo_llm.servers import sandbox
+from dizoo_llm.servers.sandbox import Sandbox, why_not_isolated
+from dizoo_llm.tasks import create_task
+from tests.dizoo_llm.helper import PROBLEMS, python_task
+
+pytestmark = pytest.mark.unittest
+DOUBLE = 'def double(n):\n    return 2 * n\n'
+ASSERTS = ['assert double(1) == 2', 'assert double(0) == 0', 'assert double(-3) == -6', 'assert double("a") == "aa"']
+PAIRS = [['1', '2'], ['10', '20\n']]
+KINDS = [True, False] if why_not_isolated() is None else [False]
+
+
+@pytest.fixture(params=KINDS, ids=lambda isolated: 'namespaces' if isolated else 'limits')
+def box(request):
+    """Both kinds. Without namespaces, root drops its user, who must be able to read Python's own files."""
+    made = Sandbox(seconds=2.0, isolated=request.param)
+    if not request.param and made.output_of('import decimal\nprint(1)', '') != b'1\n':
+        pytest.skip("another user cannot read Python's own files")
+    return made
+
+
+def block(program):
+    return f'Here:\n```python\n{program}\n```\nDone.'
+
+
+def task_of(tests, **keys):
+    columns = {name: keys.pop(name) for name in ('entry_point', ) if name in keys}
+    row = dict(question='q', tests=tests, **columns)
+    return create_task(dict(type='file', path=[row], reward=dict(type='code', tests='tests', **keys)))
+
+
+def scores_of(task, *completions):
+    found = task.checked_scores([task.problem(0)] * len(completions), list(completions))
+    return [row if isinstance(row, TaskError) else row['code'] for row in found]
+
+
+# ------------------------------------------------------------------------------------------------- extraction, tests
+@pytest.mark.parametrize(
+    'text, program',
+    [
+        ('```python\nx = 1\n```', 'x = 1'),
+        ('a\n ```py\nx = 1\n\ny = 2\n ```  \nb', 'x = 1\n\ny = 2'),
+        ('```\nx = 1\n```', 'x = 1'),
+        ('```Python3\nx\n```\nagain\n```python\nx\n```', 'x'),
+        ('```bash\npip install x\n```\n```python\nx\n```', 'x'),
+        ('```python\nx\n```\n```python\ny\n```', None),
+        ('```python\nx = 1', None),
+        ('```python\n```python\nx\n```', None),
+        ('```python\nx\n```\n```', None),
+        ('```bash\nx\n```', None),
+        ('x = 1', None),
+        ('Use ```x = 1``` here', None),
+        ('', None),
+    ]
+)  # yapf: disable
+def test_only_a_closed_block_of_python_is_a_program(text, program):
+    assert block_of(text) == program
+
+
+@pytest.mark.parametrize(
+    'value',
+    [
+        PAIRS, [tuple(pair) for pair in PAIRS], json.dumps(PAIRS),
+        [dict(input=a, output=b) for a, b in PAIRS],
+        dict(inputs=['1', '10'], outputs=['2', '20\n']),
+        json.dumps(dict(input=['1', '10'], output=['2', '20\n']))
+    ],
+    ids=lambda value: str(value)[:20]
+)  # yapf: disable
+def test_pairs_in_the_forms_of_data_sets(value):
+    assert [list(pair) for pair in parsed(value).pairs] == PAIRS and not parsed(value).texts
+
+
+@pytest.mark.parametrize(
+    'value', [ASSERTS, json.dumps(ASSERTS), tuple(ASSERTS)], ids=lambda value: type(value).__name__
+)
+def test_texts_in_the_forms_of_data_sets(value):
+    assert parsed(value) == ([], ASSERTS) and parsed('assert f(1)') == ([], ['assert f(1)'])
+
+
+@pytest.mark.parametrize(
+    'value',
+    [None, 3, [], {}, [1], [['1']], [['1', 2]], [['a', 'b'], 'assert x'],
+     dict(inputs=['1'], outputs=[]), '[]']
+)
+def test_other_tests_cost_the_row_and_say_so(value):
+    with pytest.raises(ValueError, match='must be texts of assert statements, or pairs'):
+        parsed(value)
+    task = create_task(
+        dict(type='file', path=[dict(question='q', tests=value), dict(question='r', tests=ASSERTS)],
+             reward=dict(type='code', tests='tests'))
+    ) if value is not None else None  # yapf: disable
+    if task is not None:
+        lost, good = task.checked_scores([task.problem(0), task.problem(1)], [block(DOUBLE)] * 2)
+        assert isinstance(lost, TaskError) and 'must be texts of assert' in lost.message and good == dict(code=1.0)
+
+
+def test_the_share_of_tests_or_all_of_them():
+    some = 'def double(n):\n    return 2 * n if n != 0 else 1\n'
+    assert scores_of(task_of(ASSERTS), block(DOUBLE), block(some), block(DOUBLE), 'none', '') == [1., 0.75, 1., 0., 0.]
+    assert scores_of(task_of(ASSERTS, share=False), block(DOUBLE), block(some)) == [1., 0.]
+    program, partial = 'print(2 * int(input()))  ', 'n = int(input())\nprint(2 * n if n < 5 else 0)'
+    assert scores_of(task_of(PAIRS), block(program), block(partial)) == [1., 0.5]
+    assert scores_of(task_of(PAIRS, share=False), block(program), block(partial)) == [1., 0.]
+    assert scores_of(task_of(PAIRS, program_in='whole'), program, block(program)) == [1., 0.]
+
+
+def test_check_gets_the_function_that_a_column_names():
+    """The form of HumanEval."""
+    tests = 'METADATA = {}\n\n\ndef check(candidate):\n    assert candidate(1) == 2\n    assert candidate([]) == []'
+    task = task_of(tests, entry_point='double', function='entry_point')
+    assert scores_of(task, block(DOUBLE), block('def double(n):\n    return n + 1')) == [1., 0.]
+
+
+def test_what_passes_between_program_and_tests():
+    """Plain data of every kind, names of Python's own functions, errors, classes, methods, modules of the tests."""
+    program = (
+        'import collections, math\n\n\ndef same(*a, **k):\n    return (a, k)\n\n\ndef fails(n):\n'
+        '    raise KeyError(n)\n\n\n'
+        'class Pair:\n    def __init__(self, a, b):\n        self.a, self.b = a, b\n    def total(self):\n'
+        '        return self.a + self.b\n\n\ndef add(pairs):\n    return sum(p.total() for p in pairs)\n\n\n'
+        'def count(text):\n    return collections.Counter(text)\n\n\ndef big(n):\n    return math.factorial(n)\n'
+    )
+    values = [1, -2.5, True, None, 'é\ud800', b'\0', 1e400, [1, [2]], (1, ), {1, 2}, frozenset([3]), {'a': {2: ()}}, 1j]
+    tests = [f'inf = float("inf")\nassert same({value!r}, k={value!r}) == (({value!r},), dict(k={value!r}))'
+             for value in values]  # yapf: disable
+    tests += [
+        'try:\n    fails(1)\nexcept KeyError:\n    pass\nelse:\n    assert False',
+        'assert add([Pair(1, 2), Pair(3, 4)]) == 10',
+        'p = Pair(1, 2)\nassert p.total() == 3',
+        'assert count("aab") == {"a": 2, "b": 1}',
+        'import math\nassert big(1500) == math.factorial(1500)',
+        'import math\nassert math.isnan(same(float("nan"))[0][0])',
+        'x = same(len("abc"))\nassert x[0] == (3,) and [y for y in x[0]] == [3]',
+    ]
+    assert Sandbox().passed(program, tests) == len(tests)
+
+
+@pytest.mark.parametrize(
+    'test', ['assert same(1) == 2', '1 / 0', 'assert nothing(1) == 1', 'syntax error', 'assert Pair == 3', 'exit()']
+)
+def test_what_fails(test):
+    program = 'def same(n):\n    return n\n\n\nclass Pair:\n    pass\n'
+    assert Sandbox().passed(program,
+                            [test, 'assert same(1) == 1']) == (0 if test == 'exit()' else 1) + (test == 'exit()')
+
+
+# -------------------------------------------------------------------------------------------------- hostile programs
+# What each tries; with assert statements it also defines no function, or one that gives a wrong answer.
+FORGED = {
+    'sys.exit(0)': 'import sys\nsys.exit(0)',
+    'os._exit(0)': 'import os\nos._exit(0)',
+    'a raised SystemExit': 'raise SystemExit',
+    'exit in the function': 'import os\ndef double(n):\n    os._exit(0)',
+    'a printed verdict': 'print("1111")\ndef double(n):\n    print("1111")\n    return 3',
+    'a written verdict': 'import os\nfor fd in range(64):\n    try:\n        os.write(fd, b"1111\\n")\n'
+    '    except OSError:\n        pass',
+    'answers in advance': 'import os\nfor fd in range(64):\n    try:\n        os.write(fd, b\'["ok", true]\\n\' * 9)\n'
+    '    except OSError:\n        pass\ndef double(n):\n    return 3',
+    'equal to everything': 'class E:\n    __eq__ = __ge__ = __bool__ = __contains__ = lambda *a: True\n'
+    '    __hash__ = None\n'
+    'def double(n):\n    return E()',
+    'equal numbers': 'class E(int):\n    __eq__ = lambda *a: True\n    __hash__ = None\ndef double(n):\n'
+    '    return E(3)',
+    'equal in a list': 'class E(list):\n    __eq__ = lambda *a: True\ndef double(n):\n    return E([3])',
+    'no AssertionError': 'import builtins\nbuiltins.AssertionError = type("A", (BaseException,), {})\n'
+    'builtins.float = int\n'
+    'def double(n):\n    return 3',
+    'other builtins': 'import builtins\nbuiltins.all = builtins.any = builtins.sorted = lambda *a: True\n'
+    'def double(n):\n    return 3',
+    'another json': 'import json\njson.dumps = lambda *a: \'["ok", ["object", [0]]]\'\ndef double(n):\n    return 3',
+    'the frames of its caller': 'import sys\ndef double(n):\n    f = sys._getframe()\n    while f:\n'
+    '        for k in list(f.f_globals):\n            if "test" in k or "expected" in k:\n'
+    '                return f.f_globals[k]\n'
+    '        f = f.f_back\n    return 3',
+    'all objects of its interpreter': 'import gc\ndef double(n):\n    for o in gc.get_objects():\n'
+    '        if isinstance(o, dict) and "tests" in o:\n            return o["tests"]\n    return 3',
+    'a trace of its tests': 'import ctypes, os\nlibc = ctypes.CDLL(None)\nfor pid in range(1, 64):\n'
+    '    libc.ptrace(16, pid, 0, 0)\ndef double(n):\n    return 3',
+    'a killed parent': 'import os, signal\nfor pid in (os.getppid(), 1):\n    try:\n'
+    '        os.kill(pid, signal.SIGTERM)\n'
+    '    except OSError:\n        pass\ndef double(n):\n    return 3',
+    'malformed answers': 'import json\njson.dumps = lambda *a: \'["ok", ["list", 3]]\'\ndef double(n):\n    return 3',
+    'a name of the tests': 'def all(x):\n    return True\ndef double(n):\n    return 3',
+    'an error of each kind': 'def double(n):\n    raise BaseException("1")',
+    'raised assertions': 'def double(n):\n    raise AssertionError',
+}  # yapf: disable
+
+
+@pytest.mark.parametrize('name', FORGED)
+def test_a_forged_success_passes_no_test(box, name):
+    assert box.passed(FORGED[name], ASSERTS) == 0
+    if box.isolated:
+        written = box.output_of(FORGED[name], '1')
+        assert written is None or written.strip() != b'2'
+
+
+def test_without_a_function_that_is_wrong_the_same_programs_would_pass(box):
+    """The power of the table: what makes it fail is the wrong answer alone."""
+    assert box.passed(FORGED['other builtins'].replace('return 3', 'return 2 * n'), ASSERTS) == len(ASSERTS)
+
+
+def result(box, program, text=''):
+    written = box.output_of(program, text)
+    return written and written.decode().strip()
+
+
+def test_a_bounded_fork_bomb_gets_a_few_processes_and_leaves_none(box):
+    bomb = (
+        'import os, time\nmade = 0\nfor _ in range(40):\n    try:\n        pid = os.fork()\n'
+        '    except OSError:\n        break\n'
+        '    if pid == 0:\n        os.setsid()\n        time.sleep(30)\n        os._exit(0)\n    made += 1\nprint(made)'
+    )
+    assert 0 <= int(result(box, bomb)) <= box.processes
+    assert left_over() == []
+
+
+def test_nothing_runs_in_the_background(box):
+    program = (
+        'import os, sys, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        time.sleep(60)\n'
+        '    os._exit(0)\nprint("ended")'
+    )
+    begun = time.monotonic()
+    assert result(box, program) == 'ended' and time.monotonic() - begun < 5
+    assert left_over() == []
+
+
+def left_over():
+    """Processes of programs that still run."""
+    found, until = [None], time.monotonic() + 2
+    while found and time.monotonic() < until:
+        found = []
+        for pid in filter(str.isdigit, os.listdir('/proc')):
+            try:
+                with open(f'/proc/{pid}/cmdline', 'rb') as f:
+                    line = f.read()
+                with open(f'/proc/{pid}/stat') as f:
+                    zombie = f.read().rpartition(')')[2].split()[0] == 'Z'
+            except OSError:
+                continue
+            if b'confined.py' in line and not zombie:
+                found.append(pid)
+    return found
+
+
+@pytest.mark.parametrize(
+    'loop',
+    [
+        'while True:\n    pass',
+        'import signal, time\nsignal.signal(signal.SIGALRM, lambda *a: None)\n'
+        'signal.signal(signal.SIGTERM, lambda *a: None)\n'
+        'signal.signal(signal.SIGXCPU, lambda *a: None)\nsignal.alarm(1)\nwhile True:\n    pass',
+        'while True:\n    try:\n        while True:\n            pass\n    except BaseException:\n        pass',
+        '9 ** 9 ** 9 ** 9',
+        'import time\ntime.sleep(1000)',
+        'import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)',
+        'import sys\nsys.setrecursionlimit(10 ** 9)\ndef f():\n    f()\nf()',
+    ],
+    ids=['loop', 'signals', 'caught', 'number', 'sleep', 'stopped', 'recursion']
+)  # yapf: disable
+def test_an_endless_program_ends_at_its_limit(loop):
+    box, begun = Sandbox(seconds=1.0), time.monotonic()
+    assert result(box, loop) is None
+    assert time.monotonic() - begun < 10 and left_over() == []
+
+
+def test_an_endless_function_costs_its_test_and_those_after_it():
+    program = 'def double(n):\n    while n == 0:\n        pass\n    return 2 * n'
+    assert Sandbox(seconds=1.0).passed(program, ASSERTS) == 1
+    assert left_over() == []
+
+
+def test_huge_memory_and_huge_output(box):
+    assert result(box._replace(memory=256 << 20), 'x = bytearray(1 << 30)\nprint(len(x))') is None
+    assert result(box, 'x = bytearray(1 << 27)\nprint(len(x))') == str(1 << 27)
+    begun = time.monotonic()
+    assert box.output_of('import sys\nwhile True:\n    sys.stdout.write("x" * 65536)', '') is None
+    assert box._replace(output=10).output_of('print("x" * 11)', '') is None
+    assert box._replace(output=12).output_of('print("x" * 11)', '') == b'x' * 11 + b'\n'
+    assert time.monotonic() - begun < 15
+    assert box.passed('def double(n):\n    return "x" * (1 << 23)', ASSERTS) == 0
+
+
+def test_a_huge_file(box):
+    program = 'with open("big", "wb") as f:\n    for _ in range(64):\n        f.write(b"x" * (1 << 20))\nprint("whole")'
+    assert result(box, program) is None
+
+
+def test_no_secret_of_the_parent_and_no_file_of_it(box, monkeypatch, tmp_path):
+    monkeypatch.setenv('MY_SECRET', 'hidden')
+    secret = tmp_path / 'secret'
+    secret.write_text('hidden')
+    secret.chmod(0o600)
+    program = (
+        'import os\nfound = [v for v in os.environ.values() if "hidden" in v]\n'
+        f'for path in ({str(secret)!r}, "/proc/{os.getpid()}/environ", "/etc/shadow", "/root/.bash_history"):\n'
+        '    try:\n        found.append(open(path, "rb").read())\n    except OSError:\n        pass\nprint(found)'
+    )
+    if not box.isolated and os.geteuid() != 0:
+        pytest.skip('without namespaces a program reads what its user reads')
+    assert result(box, program) == '[]'
+
+
+def test_no_file_descriptor_of_the_parent(box, tmp_path):
+    with open(tmp_path / 'kept', 'w') as kept, socket.socket() as own:
+        os.set_inheritable(kept.fileno(), True)
+        os.set_inheritable(own.fileno(), True)
+        program = (
+            'import os\nfound = []\nfor fd in range(1024):\n    try:\n        os.fstat(fd)\n        found.append(fd)\n'
+            '    except OSError:\n        pass\nprint(found)'
+        )
+        assert result(box, program) == '[0, 1, 2]'
+
+
+def test_what_it_writes_reaches_neither_screen_nor_input_of_the_parent(box, capfd):
+    program = (
+        'import os, sys\nsys.stderr.write("seen")\nos.write(2, b"seen")\n'
+        'for path in ("/dev/tty", "/dev/stdout", "/dev/pts/0"):\n'
+        '    try:\n        open(path, "w").write("seen")\n    except OSError:\n        pass\nprint(sys.stdin.read())'
+    )
+    assert result(box, program, 'given').endswith('given')
+    box.passed('print("seen")\n', ['print("seen")\nassert True'])
+    out, err = capfd.readouterr()
+    assert 'seen' not in out + err
+
+
+def test_files_cannot_be_deleted_or_kept(box, tmp_path):
+    victim = tmp_path / 'victim'
+    victim.write_text('here')
+    program = (
+        'import os, shutil\n'
+        f'for path in ({str(victim)!r}, {str(tmp_path)!r}, os.__file__, {os.path.abspath(__file__)!r}):\n'
+        '    try:\n        os.remove(path)\n    except OSError:\n        shutil.rmtree(path, ignore_errors=True)\n'
+        'try:\n    open("left", "x")\n    print("new")\nexcept FileExistsError:\n    print("old")'
+    )
+    if not box.isolated and os.geteuid() != 0:
+        pytest.skip('without namespaces a program deletes what its user deletes')
+    assert result(box, program) == result(box, program) == 'new'
+    assert victim.read_text() == 'here' and os.path.exists(os.__file__) and os.path.exists(__file__)
+
+
+@pytest.mark.skipif(True not in KINDS, reason='needs namespaces')
+class TestNamespaces:
+    box = Sandbox(isolated=True)
+
+    def test_no_network(self):
+        with socket.create_server(('127.0.0.1', 0)) as server:
+            port = server.getsockname()[1]
+            program = (
+                'import socket\ntry:\n'
+                f'    socket.create_connection(("127.0.0.1", {port}), 1)\n    print("connected")\n'
+                'except OSError as error:\n    print("refused")'
+            )
+            assert result(self.box, program) == 'refused'
+            assert b'connected' in subprocess.run(
+                [os.sys.executable, '-c', program], capture_output=True, check=True
+            ).stdout
+
+    def test_only_pythons_own_files_read_only(self):
+        program = (
+            'import os\nprint(sorted(set(os.listdir("/")) - {"lib", "lib64", "usr", "work"}))\n'
+            'import json\nfor path in (json.__file__, json.__path__[0] + "/new", "/usr/lib/new", "/new"):\n'
+            '    try:\n        open(path, "a")\n        print("writes", path)\n    except OSError:\n        pass'
+        )
+        lines = result(self.box, program).splitlines()
+        first = {path.split(os.sep)[1] for path in map(os.path.realpath, [os.path.dirname(os.__file__)])}
+        assert set(eval(lines[0])) <= first and lines[1:] == []
+
+    def test_no_privilege_and_no_way_to_get_one(self):
+        program = (
+            'import ctypes, os\nlibc = ctypes.CDLL(None)\ndone = []\n'
+            'for name, *a in (("mount", b"x", b"/work", b"tmpfs", 0, None), ("chroot", b"/"), ("setuid", 0),\n'
+            '                 ("sethostname", b"x", 1), ("umount2", b"/usr/lib", 2)):\n'
+            '    if getattr(libc, name)(*a) == 0:\n        done.append(name)\n'
+            'print(done, os.getuid() != 0, os.listdir("/proc") if os.path.isdir("/proc") else [])'
+        )
+        assert result(self.box, program) == '[] True []'
+
+    def test_processes_of_others_are_not_there(self):
+        program = (
+            'import os\ndone = []\nfor pid in range(2, 300):\n    if pid != os.getpid():\n        try:\n'
+            '            os.kill(pid, 9)\n            done.append(pid)\n        except OSError:\n            pass\n'
+            'print(done)'
+        )
+        assert result(self.box, program) == '[]'
+
+
+def test_what_cannot_be_isolated_is_said_once_at_the_start(monkeypatch, capsys):
+    from dizoo_llm.rewards import code
+    monkeypatch.setattr(code, 'why_not_isolated', lambda: 'unshare: Operation not permitted')
+    code._tell.cache_clear()
+    for _ in range(3):
+        task_of(ASSERTS)
+    code._tell.cache_clear()
+    out = capsys.readouterr().out
+    assert out.count('no namespaces for programs (unshare: Operation not permitted)') == 1
+
+
+def test_a_system_that_refuses_namespaces_is_noticed(monkeypatch):
+    """The reason is the one of the kernel, and a system on which nothing runs is an error."""
+    started = Sandbox._start
+
+    def refused(self, files, job, *others):
+        if self.isolated:
+            raise RuntimeError('a program could not be confined (unshare: Operation not permitted)')
+        return started(self._replace(isolated=True in KINDS), files, job, *others)
+
+    monkeypatch.setattr(Sandbox, '_start', refused)
+    assert sandbox.why_not_isolated.__wrapped__(
+    ) == 'a program could not be confined (unshare: Operation not permitted)'
+    monkeypatch.setattr(sandbox, '_FILE', '/no/such/file.py')
+    with pytest.raises(RuntimeError, match='no program can be run: .*not permitted.*; a program of one line fails'):
+        sandbox.why_not_isolated.__wrapped__()
+
+
+# ---------------------------------------------------------------------------------------------------------- the config
+def test_beside_another_reward_and_for_a_python_file(tmp_path):
+    reward = dict(code=dict(type='code', tests='tests'), short=lambda completion: len(completion) < 5)
+    task = create_task(dict(type='file', path=[dict(question='q', tests=ASSERTS)], reward=reward))
+    assert task.scores_batches and task.limits_each
+    assert task.checked_score(task.problem(0), block(DOUBLE)) == dict(code=1.0, short=0.0)
+    with_tests = PROBLEMS.replace('answer=n + 1', 'answer=n + 1, tests=["assert f() == %d" % n]')
+    task = python_task(tmp_path, with_tests, reward=dict(type='code', tests='tests'))
+    assert task.checked_score(task.problem(3), block('def f():\n    return 3')) == dict(code=1.0)
+
+
+@pytest.mark.parametrize(
+    'changes, told',
+    [
+        (dict(tests='test'), "reward.tests = 'test': there is no such column; did you mean 'tests'"),
+        (dict(tests='some'), "reward.tests = 'some': problem 1 has no such column"),
+        (dict(function='name'), "reward.function = 'name': there is no such column"),
+        (dict(program_in='fence'), "reward.program_in = 'fence': must be one of 'block', 'whole'"),
+        (dict(seconds=0), 'reward.seconds = 0: must be a number'),
+        (dict(memory=1), 'reward.memory = 1: must be an integer of at least 64'),
+        (dict(processes=0), 'reward.processes = 0: must be'),
+        (dict(share='yes'), "reward.share = 'yes': must be"),
+        (dict(test='tests'), "reward.test = 'tests': unknown key"),
+    ]
+)  # yapf: disable
+def test_a_wrong_config(changes, told):
+    rows = [dict(question='q', tests=ASSERTS, some=1), dict(question='r', tests=ASSERTS)]
+    with pytest.raises(ConfigError, match=told):
+        create_task(dict(type='file', path=rows, reward=[{**dict(type='code', tests='tests'), **changes}]))
