@@ -60,9 +60,7 @@ class AgentEnv(TokenEnv):
         self._begun = index % len(self.problems)
         self.problem: Problem = self.problems.checked_problem(self._begun)
         row = self.problem.metadata['row']
-        self._episode = Episode(
-            self._endpoint, self.task.run, row, self.task.seconds, MOST_WAITING, self.task.direct
-        )
+        self._episode = Episode(self._endpoint, self.task.run, row, self.task.seconds, MOST_WAITING, self.task.direct)
 
     def reset(self, *, seed: Optional[int] = None, options: Optional[Dict] = None) -> Tuple[np.ndarray, Dict]:
         """As ``TokenEnv.reset``. The agent has made its first request then, or it has ended."""

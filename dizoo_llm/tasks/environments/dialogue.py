@@ -29,7 +29,7 @@ async def dialogue(
     The messages that follow a prompt, in TRL's form, until an answer has no calls or ``most`` answers with calls were
     executed. Results that leave no room for another answer are dropped.
     """
-    messages, said, executed = list(prompt), [], 0
+    messages, said, results, executed = list(prompt), [], [], 0
     while True:
         answer = await client.chat(messages, schemas)
         if answer is None:
@@ -49,8 +49,14 @@ def _read(function: Dict[str, str]) -> Call:
 
 
 def _written(content: str, calls: List[Call]) -> Message:
-    """An answer as TRL's reward functions read it."""
-    message: Message = dict(role='assistant', content=content)
+    """An answer as TRL's reward functions read it, with its thoughts apart, which may have begun in the prompt."""
+    thoughts, _, content = content.rpartition('</think>')
+    if content.lstrip().startswith('<think>'):
+        thoughts, content = content, ''
+    thoughts = thoughts.strip().removeprefix('<think>').strip()
+    message: Message = dict(role='assistant', content=content.strip())
+    if thoughts:
+        message['reasoning_content'] = thoughts
     if calls:
         message['tool_calls'] = [
             dict(type='function', function=dict(name=name, arguments=arguments)) for name, arguments in calls

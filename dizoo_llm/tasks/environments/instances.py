@@ -62,7 +62,7 @@ def tools_of(environment: Any) -> Dict[str, Callable]:
 def _work(calls: 'queue.SimpleQueue') -> None:
     for function, arguments, future in iter(calls.get, None):
         try:
-            outcome: Outcome = function(**arguments), None
+            outcome: Outcome = (function(**arguments), None)
         except BaseException as error:  # a user's method may raise anything
             outcome = None, error
         try:

@@ -61,7 +61,7 @@ def weights_of(rewards: List[Reward], given: Optional[Dict[str, float]]) -> Dict
         raise ConfigError('env.task.reward = None: set a function, or define get_reward in the environment.')
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f'env.task.reward: the name {name!r} occurs twice. Give names: dict(name=function, ...).')
+            raise ConfigError(f'env.task.reward: the name {name!r} occurs twice. Give names: dict(name=function).')
     for name, weight in given.items():
         if name not in names:
             raise ConfigError(f'env.task.weights.{name} = {weight!r}: there is no such part; {nearest(name, names)}')
@@ -69,7 +69,7 @@ def weights_of(rewards: List[Reward], given: Optional[Dict[str, float]]) -> Dict
 
 
 def own_reward(kind: type) -> Reward:
-    """The ``get_reward`` of a class, by the name of the class. It applies to instances of exactly this class, as in TRL."""
+    """The ``get_reward`` of a class, by its name. It applies to instances of exactly this class, as in TRL."""
     if inspect.iscoroutinefunction(kind.get_reward):
 
         async def get_reward(environments: List[Any]) -> List[Any]:
