@@ -180,8 +180,8 @@ def test_several_environments(env_of):
         assert ('look' in env.tokenizer.decode(first)) is (name == 'slow')
         assert SEEN[-1]['columns'] == dict(environment=[name])
     assert found['count'] == (
-        dict(record=1.0, Counter=3.0, Child=None, Slow=None),
-        ["{'error': 'Tool look not found.'}", "{'error': 'Tool twice not found.'}", 'total 3']
+        dict(record=1.0, Counter=3.0, Child=None,
+             Slow=None), ["{'error': 'Tool look not found.'}", "{'error': 'Tool twice not found.'}", 'total 3']
     )
     assert found['child'][0] == dict(record=1.0, Counter=None, Child=3.0, Slow=None)
     assert found['slow'][0] == dict(record=1.0, Counter=None, Child=None, Slow=5.0)
