@@ -156,6 +156,22 @@ class Changing(Other):
         return str(cards.pop())
 
 
+class Letters(Other):
+    """Returns the number of its row; pays for letters."""
+
+    def reset(self, number, **columns):
+        self.letters = 0
+        return str(number)
+
+    async def get_reward(self):
+        return self.letters
+
+
+def letters(completions, environments, **columns):
+    environments[0].letters = sum(map(str.isalpha, completions[0][-1]['content']))
+    return [None]
+
+
 def make():
     return Counter()
 
