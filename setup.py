@@ -53,6 +53,7 @@ setup(
         'minigrid': ['minigrid>=2.5'],
         'mlflow': ['mlflow'],
         'mujoco': ['gymnasium[mujoco]'],
+        'openenv': ['openenv-core>=0.3', 'openai>=1.40', 'aiohttp>=3.9'],
         'parquet': ['pyarrow<22'],  # later ones need numpy 2
         'quantize': ['peft>=0.17,<0.22', 'bitsandbytes>=0.49'],
         'reasoning-gym': ['reasoning-gym'],

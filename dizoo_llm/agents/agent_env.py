@@ -61,7 +61,7 @@ class AgentEnv(TokenEnv):
         self._begun = index % len(self.problems)
         self.problem: Problem = self.problems.checked_problem(self._begun)
         row = self.problem.metadata['row']
-        self._episode = Episode(self._endpoint, self.task.run, row, self.task.seconds, MOST_WAITING)
+        self._episode = Episode(self._endpoint, self.task.run, row, self.task.seconds, MOST_WAITING, self.task.direct)
 
     def reset(self, *, seed: Optional[int] = None, options: Optional[Dict] = None) -> Tuple[np.ndarray, Dict]:
         """As ``TokenEnv.reset``. The agent has made its first request then, or it has ended."""
@@ -140,7 +140,8 @@ class AgentEnv(TokenEnv):
             self._requests += 1
             try:
                 if len(self._turns) + event.asked.choices > self.max_turns:
-                    raise Refused(f'env.max_turns = {self.max_turns}: the episode has no more answers, n counts each')
+                    told = f'env.max_turns = {self.max_turns}: the episode has no more answers, n counts each'
+                    raise Refused(told, code='max_turns')
                 self._trajectory, new = self._conversations.place(event.asked)
             except Refused as error:
                 self._cut = True

@@ -63,7 +63,8 @@ class Conversations:
             prompt = asked.prompt
             trajectory.record = prompt + shown if isinstance(prompt, str) else list(trajectory.ids)
             return Choice(shown, cut, len(tokens))
-        content, calls = calls_of(shown, encoder.tokenizer.chat_template, number) if asked.tools else (shown, ())
+        template = encoder.tokenizer.chat_template
+        content, calls = calls_of(shown, template, number, asked.tools) if asked.tools else (shown, ())
         choice = Choice(shown, cut, len(tokens), content, calls)
         trajectory.begun = asked.messages
         trajectory.record = [*asked.messages, *messages_of([choice.message()])]

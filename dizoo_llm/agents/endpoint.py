@@ -18,7 +18,9 @@ try:
     import openai
     from aiohttp import web
 except ImportError as error:
-    raise ConfigError(f"env.task.type = 'agent': {error}. Install it by pip install '.[agents]'.") from error
+    raise ConfigError(
+        f"env.task: {error}. Its type needs the extra 'agents'. Install it by pip install '.[agents]'."
+    ) from error
 
 # The package whose client openai's is: httpx, or its successor.
 HTTPX = sys.modules[openai.DefaultAsyncHttpxClient.__mro__[1].__module__.partition('.')[0]]

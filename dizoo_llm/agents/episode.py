@@ -4,11 +4,11 @@ import queue
 import secrets
 import time
 from contextvars import ContextVar
-from typing import Any, Awaitable, Callable, Coroutine, Dict, NamedTuple, Optional, Set, Union
+from typing import Any, Awaitable, Callable, Coroutine, Dict, List, NamedTuple, Optional, Sequence, Set, Union
 
 from ding_common import describe
 
-from .body import Asked, Refused
+from .body import Asked, Message, Refused
 
 GRACE = 5.0  # seconds for an agent to end after it was cancelled, and for the event loop to answer
 
@@ -45,8 +45,18 @@ class Episode:
         limits the time that the agent takes itself, without that of the model and of other rows.
     """
 
-    def __init__(self, endpoint: Any, run: Callable[..., Awaitable], problem: Any, seconds: float, most: int):
-        """``endpoint``: the ``Endpoint``. ``most``: how many requests may wait at a time."""
+    def __init__(
+            self,
+            endpoint: Any,
+            run: Callable[..., Awaitable],
+            problem: Any,
+            seconds: float,
+            most: int,
+            direct: bool = False
+    ) -> None:
+        """``endpoint``: the ``Endpoint``. ``most``: how many requests may wait at a time. ``direct``: whether the
+        client is ``Direct``, in place of OpenAI's."""
+        self._direct = direct
         self.key, self._endpoint, self._most = secrets.token_urlsafe(12), endpoint, most
         self._events: 'queue.SimpleQueue[Union[Request, Returned]]' = queue.SimpleQueue()
         self._left, self._seconds, self._since, self._waiting = seconds, seconds, time.monotonic(), 0
@@ -58,7 +68,7 @@ class Episode:
         value, failed, own = None, None, set()
         _TASKS.set(own)
         try:
-            value = await run(problem, self._endpoint.client(self.key))
+            value = await run(problem, Direct(self) if self._direct else self._endpoint.client(self.key))
         except asyncio.CancelledError:
             failed = 'the agent was cancelled'
         except BaseException as error:  # an agent may raise anything
@@ -118,3 +128,21 @@ class Episode:
         """End the agent, if it still runs. Requests that come later are refused."""
         self._endpoint.forget(self.key)
         self._task.cancel()
+
+
+class Direct:
+    """The client of a task that asks without HTTP and JSON."""
+
+    def __init__(self, episode: Episode) -> None:
+        self._episode, self._answered = episode, False
+
+    async def chat(self, messages: List[Message], tools: Sequence[Dict[str, Any]] = ()) -> Optional[Message]:
+        """The answer to messages, as a message. None if a limit leaves no room for it after an earlier answer."""
+        try:
+            body = await self._episode.ask(Asked.of(dict(messages=messages, tools=list(tools)), True, 1.0))
+        except Refused as error:
+            if error.code is None or not self._answered:
+                raise
+            return None
+        self._answered = True
+        return body['choices'][0]['message']

@@ -1,10 +1,23 @@
 """Calls of functions in the text of a model, by the families of chat templates. The text is data."""
 import json
+import math
 import re
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from decimal import Decimal
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 _TAGGED = re.compile(r'<tool_call>\s*(.*?)\s*</tool_call>', re.DOTALL)
 _PYTHON_TAG = '<|python_tag|>'
+_FUNCTION = re.compile(r'<function=([^\n>]+)>(.*?)(?:</function>)?', re.DOTALL)
+_PARAMETER = re.compile(r'<parameter=([^\n>]+)>\s*(.*?)\s*</parameter>', re.DOTALL)
+_VALUES: Dict[str, Dict[str, Any]] = dict(
+    boolean={
+        'true': True,
+        '1': True,
+        'false': False,
+        '0': False
+    }, null=dict(null=None, none=None)
+)
+_CONTAINERS = dict(object=dict, array=list)
 
 
 class Call(NamedTuple):
@@ -14,28 +27,42 @@ class Call(NamedTuple):
     arguments: Dict[str, Any]
 
 
-def calls_of(text: str, template: Optional[str], number: int) -> Tuple[str, Tuple[Call, ...]]:
+def calls_of(text: str, template: Optional[str], number: int,
+             tools: Sequence[Dict[str, Any]] = ()) -> Tuple[str, Tuple[Call, ...]]:
     """
     Overview:
         The text without its calls, and the calls. Templates of Hermes and Qwen, and those without a form of their \
-        own, have ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, several in a turn; Llama 3 writes \
-        one object with ``parameters`` and nothing else. A call that is malformed stays text, with all others of \
-        its turn.
+        own, have ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, several in a turn; Qwen 3.5 has \
+        ``<function=name>`` with ``<parameter=key>`` in these tags; Llama 3 writes one object with ``parameters`` and \
+        nothing else. A call that is malformed stays text, with all others of its turn. Calls in thoughts are text.
     Arguments:
         - template (:obj:`Optional[str]`): The chat template.
         - number (:obj:`int`): Of the request in its episode, for the names of the calls.
+        - tools (:obj:`Sequence[Dict]`): Their schemas. A text whose parameter has another type is read as that type.
     """
+    thoughts, said, parse = '', text, _of_json
     if template is not None and _PYTHON_TAG in template and '<tool_call>' not in template:
         bodies, rest = [text.strip().removeprefix(_PYTHON_TAG)], ''
     else:
-        bodies, rest = _TAGGED.findall(text), _TAGGED.sub('', text).strip()
-    found = [_parsed(body) for body in bodies]
+        thoughts, said = _after_thoughts(text)
+        bodies, rest = _TAGGED.findall(said), _TAGGED.sub('', said)
+        parse = _of_tags if template is not None and '<function=' in template else parse
+    found = [parse(body) for body in bodies]
     if not found or None in found:
         return text, ()
-    return rest, tuple(Call(f'call_{number}_{i}', *call) for i, call in enumerate(found))
+    types = {tool['function']['name']: tool['function'].get('parameters') for tool in tools}
+    calls = [(name, _typed(arguments, types.get(name))) for name, arguments in found]
+    return (thoughts + rest).strip(), tuple(Call(f'call_{number}_{i}', *call) for i, call in enumerate(calls))
 
 
-def _parsed(body: str) -> Optional[Tuple[str, Dict[str, Any]]]:
+def _after_thoughts(text: str) -> Tuple[str, str]:
+    """A text up to the end of its thoughts, which may have begun in the prompt, and what follows."""
+    thoughts, end, said = text.rpartition('</think>')
+    said, begin, more = said.partition('<think>')
+    return (thoughts + end + said + begin + more, '') if begin else (thoughts + end, said)
+
+
+def _of_json(body: str) -> Optional[Tuple[str, Dict[str, Any]]]:
     try:
         call = json.loads(body)
     except (ValueError, RecursionError):
@@ -43,4 +70,56 @@ def _parsed(body: str) -> Optional[Tuple[str, Dict[str, Any]]]:
     if not isinstance(call, dict) or not isinstance(call.get('name'), str):
         return None
     arguments = call.get('arguments', call.get('parameters'))
+    arguments = {} if arguments is None else arguments
     return (call['name'], arguments) if isinstance(arguments, dict) else None
+
+
+def _of_tags(body: str) -> Optional[Tuple[str, Dict[str, Any]]]:
+    found = _FUNCTION.fullmatch(body)
+    return None if found is None else (found[1], dict(_PARAMETER.findall(found[2])))
+
+
+def _typed(arguments: Dict[str, Any], parameters: Any) -> Dict[str, Any]:
+    """Arguments with texts as the types that the schema of the parameters gives, where they can be read so."""
+    known = parameters.get('properties') if isinstance(parameters, dict) else None
+    if not isinstance(known, dict):
+        return arguments
+    return {
+        key: _as_typed(value, _types(known.get(key))) if isinstance(value, str) else value
+        for key, value in arguments.items()
+    }
+
+
+def _as_typed(text: str, types: List[str]) -> Any:
+    for kind in types:
+        try:
+            return _read(text, kind)
+        except (ValueError, RecursionError):
+            continue
+    return text
+
+
+def _read(text: str, kind: str) -> Any:
+    """A text as a type of a schema. Raises a ``ValueError`` if it is not such."""
+    if kind in ('integer', 'number'):
+        number = float(text)
+        if not math.isfinite(number) or kind == 'integer' and not number.is_integer():
+            raise ValueError(text)
+        return int(Decimal(text.strip())) if kind == 'integer' or number.is_integer() and '.' not in text else number
+    if kind in _VALUES and text.strip().lower() in _VALUES[kind]:
+        return _VALUES[kind][text.strip().lower()]
+    if kind in _CONTAINERS:
+        value = json.loads(text)
+        if isinstance(value, _CONTAINERS[kind]):
+            return value
+    raise ValueError(text)
+
+
+def _types(schema: Any) -> List[str]:
+    if not isinstance(schema, dict):
+        return []
+    own = schema.get('type', [])
+    found = [own] if isinstance(own, str) else list(own) if isinstance(own, list) else []
+    for choice in [*(schema.get('anyOf') or []), *(schema.get('oneOf') or [])]:
+        found += _types(choice)
+    return [*found, *['null'] * bool(schema.get('nullable'))]

@@ -111,8 +111,11 @@ def _function(entry: Any, where: str, names: List[str]) -> Callable:
             f"{where} = {entry!r:.200}: must be a function, 'module:function', 'file.py:function', or one of "
             f"{', '.join(map(repr, names))}."
         )
-    if entry in NAMED:
-        return NAMED[entry]
+    return NAMED[entry] if entry in NAMED else load(entry, where)
+
+
+def load(entry: str, where: str) -> Callable:
+    """A function or class by its name, ``'module:function'`` or ``'file.py:function'``."""
     file, _, name = entry.rpartition(':')
     if not file.endswith('.py'):
         return import_name(entry, where, coroutine=True)

@@ -4,6 +4,7 @@ from dizoo_llm.data import FileTask, ListTask
 
 from .agent import AgentTask
 from .arithmetic import ArithmeticTask
+from .environments import EnvironmentTask, OpenEnvTask
 from .guess import GuessTask
 from .gym_text import GymTextTask
 from .key_and_door import KeyAndDoorTask

@@ -24,6 +24,8 @@ class AgentTask(ListTask):
     """
 
     environment = 'dizoo_llm.agents:AgentEnv'
+    # (bool) Whether ``run`` gets a client without HTTP and JSON, ``dizoo_llm.agents.episode.Direct``.
+    direct = False
 
     def __init__(
             self,

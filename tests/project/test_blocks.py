@@ -35,6 +35,7 @@ TINY = dict(model_type='llama', hidden_size=8, intermediate_size=8, num_hidden_l
 # Modules that the pages name.
 MODULES = dict(
     my_agent=TEXTS['own_agent.md: async def run(problem, client):'],
+    my_counter=TEXTS['own_agent.md: class Counter:'],
     corridor=TEXTS['own_environment.md: import gymnasium'],
     my_face=TEXTS['own_task.md: class Lake:'],
     my_game=TEXTS['own_game.md: from dizoo_llm import TASK_REGISTRY, Mul'],
@@ -99,12 +100,16 @@ def changed(name, block):
 
 @pytest.mark.unittest
 @pytest.mark.parametrize('block', PARTS)
-def test_a_part_of_a_config_has_known_keys_and_a_task(block):
+def test_a_part_of_a_config_has_known_keys_and_a_task(block, monkeypatch):
     steps = block.startswith(('own_environment.md', 'scaling.md: create_config'))
     main, create = changed('cartpole_grpo' if steps else 'think_answer_grpo', block)
     main.policy.cuda, task = False, main.env.get('task', {})
     if task.get('type') == 'textarena':
         pytest.importorskip('textarena')
+    if task.get('type') == 'openenv':
+        pytest.importorskip('openenv.core', reason="needs the extra: pip install '.[openenv]'")
+        schema = dict(properties=dict(message=dict(type='string')), required=['message'])  # no server runs
+        monkeypatch.setattr('dizoo_llm.tasks.environments.openenv._schema', lambda url: schema)
     assert steps or len(create_task(task)) > 0
     kind = ENV_REGISTRY.get(create.env.type)
     check_env_config(main.env, kind.config, kind.rules)

@@ -6,6 +6,7 @@ from ding.utils import MODEL_REGISTRY
 from gymnasium.envs.classic_control import CartPoleEnv
 
 from ding_grpo.model import CausalLM
+from tests.dizoo_llm.agents.programs import write_tokenizer
 from tests.shipped import small
 
 LEARN = dict(epoch_per_collect=2, batch_groups=1, learning_rate=1e-3)
@@ -89,6 +90,18 @@ def agents():
     return main, create
 
 
+def environments():
+    """Episodes of an environment class, whose instances are used again."""
+    main, create = tokens(eval=SAMPLES)
+    write_tokenizer('chat')
+    where, problems = 'tests.dizoo_llm.agents.environments', [dict(prompt='q', number=i) for i in range(4)]
+    task = dict(type='environment', factory=f'{where}:Letters', problems=problems, reward=f'{where}:letters')
+    limits = dict(max_prompt_length=99, max_turns=2, max_tokens=20, max_new_tokens=5)
+    main.env.update(task=task, tokenizer=dict(pretrained='chat'), **limits)
+    main.policy.model.config.update(vocab_size=101, max_position_embeddings=128)
+    return main, create
+
+
 class SeedsTorch(CartPoleEnv):
     """As one that builds a model or a renderer; the run's seed was then taken to be this one."""
 
@@ -129,6 +142,7 @@ RUNS = dict(
     turns=turns,
     stale=stale,
     agents=agents,
+    environments=environments,
     cartpole=steps,
     critic=critic,
     teacher=teacher,

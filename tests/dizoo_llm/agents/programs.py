@@ -2,6 +2,14 @@
 import asyncio
 import json
 
+from dizoo_llm.text.tokenizer import build_char_tokenizer
+
+CHAT = (
+    "{% if tools %}<|im_start|>system\n{% for t in tools %}{{ t.function.name }} {% endfor %}<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.tool_calls %}{% for c in m.tool_calls %}<tool_call>"
+    "{{ c.function.name }}</tool_call>{% endfor %}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 PROBLEMS = [dict(question=f'q{i}', answer=str(i)) for i in range(4)]
 TOOL = dict(
     type='function',
@@ -9,6 +17,15 @@ TOOL = dict(
         name='add', description='Adds.', parameters=dict(type='object', properties=dict(a=dict(type='integer')))
     )
 )
+
+
+def write_tokenizer(folder):
+    """A tokenizer of characters with the chat template ``CHAT``."""
+    made = build_char_tokenizer(''.join(map(chr, range(32, 127))) + '\n')
+    made.add_special_tokens(dict(additional_special_tokens=['<|im_start|>', '<|im_end|>']))
+    made.eos_token = '<|im_end|>'
+    made.chat_template = CHAT
+    made.save_pretrained(folder)
 
 
 def problems():

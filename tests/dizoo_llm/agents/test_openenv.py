@@ -1,0 +1,177 @@
+"""Environments behind an OpenEnv server on loopback."""
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+from ding_common import ConfigError
+from dizoo_llm.agents import AgentEnv
+from dizoo_llm.tasks import create_task
+from dizoo_llm.tasks.environments.openenv import text_of
+
+from tests.dizoo_llm.agents.programs import user
+from tests.dizoo_llm.agents.test_agent_env import play, read, tokenizer, turn  # noqa: F401
+
+pytestmark = pytest.mark.unittest
+HERE = 'tests.dizoo_llm.agents.test_openenv'
+
+
+def guess(text):
+    """The action of ``guess``: a number; anything that begins with ? is for the server to reject."""
+    if text.startswith('?'):
+        return dict(number=text)
+    return dict(number=int(text)) if re.fullmatch(r'\d+', text, re.ASCII) else None
+
+
+def hint(observation):
+    return f"{observation['hint']}, {observation['left']} left"
+
+
+def by_state(rewards, state):
+    return dict(steps=float(state['step_count']), last=rewards[-1], seed=float(state['episode_id'].split()[1]))
+
+
+def no_text(observation):
+    return 3
+
+
+def test_text_of_an_observation():
+    assert text_of(dict(message='hi', number=3, done=False, reward=1, metadata={})) == 'hi'
+    assert text_of(dict(a='x', b='y', done=False)) == '{"a": "x", "b": "y"}'
+    assert text_of({}) == '{}'
+
+
+def test_an_address_and_a_server_that_is_not_there():
+    with pytest.raises(ConfigError, match=r"env.task.url = '127.0.0.1:8000': must be an address"):
+        create_task(dict(type='openenv', url='127.0.0.1:8000'))
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        url = 'http://127.0.0.1:%d' % free.getsockname()[1]
+    with pytest.raises(ConfigError, match=f"env.task.url = '{url}': .*Start the server"):
+        create_task(dict(type='openenv', url=url))
+
+
+@contextlib.contextmanager
+def server(kind, most=4):
+    pytest.importorskip('openenv.core', reason="needs the extra: pip install '.[openenv]'")
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        port = free.getsockname()[1]
+    program = os.path.join(os.path.dirname(__file__), 'openenv_server.py')
+    process = subprocess.Popen([sys.executable, program, kind, str(port), str(most)])
+    try:
+        url, until = f'http://127.0.0.1:{port}', time.monotonic() + 120
+        while True:
+            try:
+                with urllib.request.urlopen(f'{url}/health', timeout=5):
+                    break
+            except OSError:
+                assert process.poll() is None and time.monotonic() < until, f'the server of {kind} did not start'
+                time.sleep(0.1)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@pytest.fixture(scope='module')
+def echo():
+    with server('echo') as url:
+        yield url
+
+
+@pytest.fixture(scope='module')
+def guessing():
+    with server('guess') as url:
+        yield url
+
+
+@pytest.fixture
+def env_of(tokenizer):  # noqa: F811
+    made = []
+
+    def make(url, options={}, task=None, **given):
+        task = task or create_task(dict(type='openenv', url=url, **given))
+        limits = dict(max_prompt_length=200, max_new_tokens=50, max_turns=9, max_tokens=500)
+        made.append(AgentEnv(task, **{'tokenizer': dict(pretrained=tokenizer), **limits, **options}))
+        return made[-1]
+
+    yield make
+    for env in made:
+        env.close()
+
+
+def numbers(url, **given):
+    return dict(url=url, action=f'{HERE}:guess', text=f'{HERE}:hint', **given)
+
+
+def test_echo_without_any_face(env_of, echo):
+    env = env_of(echo, options=dict(max_turns=2))
+    (first, second), (_, reward, terminated, truncated, info) = play(env, '<think>say it</think> hello', 'hello world')
+    start = '<|im_start|>user\nEcho environment ready!<|im_end|>\n<|im_start|>assistant\n'
+    assert env.tokenizer.decode(first) == start
+    assert env.tokenizer.decode(
+        second[len(first):]
+    ).endswith('hello<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n')
+    assert reward == pytest.approx(1.6) and truncated and not terminated  # 0.1 for each character; env.max_turns
+    assert info['reward_parts'] == dict(reward=pytest.approx(1.6), invalid=0.0) and info['failed'] is None
+
+
+def test_a_game_until_it_is_done(env_of, guessing):
+    env = env_of(**numbers(guessing, prompt='Guess. '))
+    seen, (_, reward, terminated, truncated, info) = play(env, '9', 'nine', '?', '3', index=2)
+    assert terminated and not truncated and reward == pytest.approx(0.9)
+    assert info['reward_parts'] == dict(reward=pytest.approx(0.9), invalid=2.0) and info['failed'] is None
+    replies = [re.findall(r'user\n(.*?)<', env.tokenizer.decode(each))[-1] for each in seen]
+    assert replies == ['Guess. 1 to 9, 5 left', 'lower, 4 left', 'invalid', 'invalid']
+
+
+def test_columns_are_arguments_of_reset_and_the_prompt_is_not(env_of, guessing):
+    env = env_of(**numbers(guessing, problems=[dict(prompt=[user('Play: ')], seed=4, high=3)]))
+    (first, ), (_, reward, *_) = play(env, '2')
+    assert 'Play: 1 to 3, 5 left' in env.tokenizer.decode(first) and reward == 1.0
+
+
+def test_a_reward_of_steps_and_state(env_of, guessing):
+    weights = dict(steps=-1, last=1, seed=0)
+    env = env_of(**numbers(guessing, reward=f'{HERE}:by_state', weights=weights))
+    _, (_, reward, *_, info) = play(env, '9', '3', index=2)
+    assert info['reward_parts'] == dict(steps=2.0, last=1.0, seed=2.0) and reward == -1.0
+
+
+def test_rows_have_sessions_of_their_own_which_are_kept(env_of, guessing):
+    """The server has four: five episodes at once do not fit, and eight one after the other do."""
+    first = env_of(**numbers(guessing))
+    envs = [first, *(env_of(guessing, task=first.task) for _ in range(2))]
+    for i, env in enumerate(envs):
+        env.reset(options=dict(index=i))
+    for i, env in reversed(list(enumerate(envs))):
+        *_, info = env.step(turn(env, str(i + 1)))
+        assert info['reward_parts'] == dict(reward=1.0, invalid=0.0)
+    for i in range(8):
+        assert play(first, str(i + 1), index=i)[1][1] == 1.0
+    more = [env_of(guessing, task=first.task) for _ in range(5)]
+    for env in more[:4]:
+        env.reset(options=dict(index=0))
+    _, (*_, info) = play(more[4], '1')
+    assert 'CAPACITY_REACHED' in info['failed']
+
+
+def test_what_costs_a_row_closes_its_session(env_of, guessing):
+    env = env_of(**numbers(guessing))
+    for _ in range(6):
+        _, (_, reward, *_, info) = play(env, '13')
+        assert 'bad luck' in info['failed'] and reward == 0
+    bad = env_of(**{**numbers(guessing), 'text': f'{HERE}:no_text'})
+    assert 'env.task.text returned 3' in play(bad, '1')[1][-1]['failed']
+
+
+def test_actions_that_are_not_one_text(guessing):
+    with pytest.raises(ConfigError, match=r"env.task.action = None: .*'number': 'integer'.*requires \['number'\]"):
+        create_task(dict(type='openenv', url=guessing))
