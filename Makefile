@@ -118,6 +118,7 @@ why:
 NEEDS_train := $(VENV)/.installed
 NEEDS_test := $(VENV)/.tested
 NEEDS_text := $(VENV)/.text
+NEEDS_agents := $(VENV)/.agents
 NEEDS_llm := $(VENV)/.llm
 NEEDS_box2d := $(VENV)/.box2d
 NEEDS_classic := $(VENV)/.classic
@@ -137,6 +138,10 @@ bench: $(foreach need,$(NEEDS),$(NEEDS_$(need)))
 $(VENV)/.text: $(VENV)/.installed
 	@echo "== what texts need"
 	$(call install,$(VENV)) -e '.[reasoning-gym,sft]'
+	@touch $@
+
+$(VENV)/.agents: $(VENV)/.installed
+	$(call install,$(VENV)) -e '.[agents]' openai-agents
 	@touch $@
 
 $(VENV)/.box2d: $(VENV)/.installed

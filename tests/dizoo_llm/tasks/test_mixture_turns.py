@@ -200,7 +200,7 @@ def test_a_return_part_that_all_tasks_have_takes_the_place_of_unequal_ones():
     guess = dict(type='guess')  # reports the reward, and has the part right
     with pytest.raises(ConfigError, match="Letter has return_part = 'right', GuessTask has None; they must be equal"):
         mixture(LETTER, guess)
-    assert mixture(LETTER, guess, return_part='right').return_part == 'right'
+    assert mixture(guess, LETTER, return_part='right').return_part == 'right'
     with pytest.raises(ConfigError, match=r"env.task.return_part = 'letters': must be a part of the reward \(right\)"):
         mixture(LETTER, guess, return_part='letters')
     with pytest.raises(ConfigError, match="env.task.return_part = 'letters': must be 'right', the part that Letter"):
