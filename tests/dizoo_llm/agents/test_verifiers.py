@@ -8,7 +8,7 @@ from ding_common import ConfigError
 from dizoo_llm.agents import AgentEnv
 from dizoo_llm.tasks import create_task
 
-from tests.dizoo_llm.agents.test_agent_env import play, tokenizer, turn  # noqa: F401  the first is a fixture
+from tests.dizoo_llm.agents.test_agent_env import play, read, tokenizer, turn  # noqa: F401  the first is a fixture
 
 pytest.importorskip('verifiers.v1', reason='needs verifiers from 0.4 on, which numpy<2 excludes: make verifiers')
 pytestmark = pytest.mark.unittest
@@ -31,7 +31,7 @@ def env_of(tokenizer):  # noqa: F811
 
     def make(id, limits={}, evaluation=False, **options):
         env = AgentEnv(
-            task_of(id, **options),
+            task_of(id, **options) if isinstance(id, str) else id,
             evaluation=evaluation,
             tokenizer=dict(pretrained=tokenizer),
             max_prompt_length=120,
@@ -69,6 +69,18 @@ def test_a_dialogue_goes_on_with_its_ids_and_records_its_own_reward(env_of):
     assert env.tokenizer.decode(seen[-1]).count('more') == 2
     assert info['reward_parts'] == dict(different=2.0)
     assert (reward, terminated, info['trajectory']) == (1.0, True, 0)
+
+
+def test_rows_of_one_task_at_once_keep_their_own_servers(env_of):
+    task = task_of('vf-answer')
+    rows = [env_of(task) for _ in range(3)]
+    for index, env in enumerate(rows):
+        env.begin_reset(index)
+    seen = [env.tokenizer.decode(read(env.reset(options=dict(index=i))[0])) for i, env in enumerate(rows)]
+    assert [f'q{i}' in text for i, text in enumerate(seen)] == [True] * 3
+    for index, env in enumerate(rows):
+        env.begin_step(turn(env, str(index)))
+    assert [env.step(turn(env, str(i)))[1] for i, env in enumerate(rows)] == [2.0] * 3
 
 
 @pytest.mark.skipif(shutil.which('uv') is None, reason='verifiers starts its harness `null` by uv')
