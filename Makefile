@@ -1,10 +1,11 @@
 # `make` alone prints the targets. Each makes the virtual environment if there is none.
 VENV ?= .venv
-# Virtual environments with the peers of the benchmarks, with TRL, with Stable-Baselines3, and with mkdocs.
+# Virtual environments with the peers of the benchmarks, with TRL, with Stable-Baselines3, with mkdocs, and with verifiers.
 PEERS ?= .venv-peers
 export TRL ?= .venv-trl
 export SB3 ?= .venv-sb3
 DOCS ?= .venv-docs
+VERIFIERS ?= .venv-verifiers
 SEED ?= 0
 # DI-engine 0.5.3 runs on Python 3.10 to 3.12. A candidate counts if it runs and can make a virtual environment: version
 # managers leave commands that do not run, and Debian packages ensurepip separately.
@@ -44,7 +45,7 @@ SETTING_oldest := OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_I
 SETTINGS ?= own threads avx2 oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-all test-processors test-gpu test-faults fuzz why style format bench docs clean
+.PHONY: help install train test test-all test-processors test-gpu test-faults fuzz why style format bench docs verifiers clean
 
 help:
 	@echo "make train            learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -58,6 +59,7 @@ help:
 	@echo "make bench            the programs that measure; make bench NAME=demo_llm runs one (OPTIONS=...)"
 	@echo "make style            yapf and flake8, without changing anything; make format changes the files"
 	@echo "make docs             build the documentation into site/, in an environment of its own without torch"
+	@echo "make verifiers        an environment for env.task.type='verifiers', $(VERIFIERS), and its tests (uv, Python 3.11)"
 	@echo "make install          the virtual environment with what training needs; make clean removes all environments"
 
 # What training needs, and what the tests and most other programs need beside it.
@@ -116,6 +118,7 @@ why:
 NEEDS_train := $(VENV)/.installed
 NEEDS_test := $(VENV)/.tested
 NEEDS_text := $(VENV)/.text
+NEEDS_agents := $(VENV)/.agents
 NEEDS_llm := $(VENV)/.llm
 NEEDS_box2d := $(VENV)/.box2d
 NEEDS_classic := $(VENV)/.classic
@@ -135,6 +138,10 @@ bench: $(foreach need,$(NEEDS),$(NEEDS_$(need)))
 $(VENV)/.text: $(VENV)/.installed
 	@echo "== what texts need"
 	$(call install,$(VENV)) -e '.[reasoning-gym,sft]'
+	@touch $@
+
+$(VENV)/.agents: $(VENV)/.installed
+	$(call install,$(VENV)) -e '.[agents]' openai-agents
 	@touch $@
 
 $(VENV)/.box2d: $(VENV)/.installed
@@ -192,5 +199,18 @@ docs: $(DOCS)/.installed
 	$(DOCS)/bin/python tools/docs/reference.py
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
 
+# verifiers needs numpy 2 and protobuf 7, which DI-engine's pins and those of wandb exclude. `uv` is in it, since verifiers
+# starts its own harnesses by it.
+$(VERIFIERS)/.installed: OVERRIDES := overrides.txt
+$(VERIFIERS)/.installed: setup.py
+	@echo "== virtual environment $(VERIFIERS) with verifiers"
+	$(call environment,$(VERIFIERS))
+	$(call install,$(VERIFIERS)) -e '.[verifiers]' pytest uv
+	@touch $@
+
+verifiers: $(VERIFIERS)/.installed
+	@echo "== testing environments of verifiers"
+	PATH="$(abspath $(VERIFIERS))/bin:$$PATH" $(VERIFIERS)/bin/python -m pytest -q tests/dizoo_llm/agents/test_verifiers.py
+
 clean:
-	rm -rf $(VENV) $(PEERS) $(TRL) $(SB3) $(DOCS) *.egg-info build site
+	rm -rf $(VENV) $(PEERS) $(TRL) $(SB3) $(DOCS) $(VERIFIERS) *.egg-info build site

@@ -54,6 +54,8 @@ class Reply(namedtuple('Reply', 'text parts done anchor')):
 class MultiTurnTask(Task):
     """A source of conversations or games of several turns. The reward of an episode is the sum over its turns."""
 
+    has_turns = True
+
     @abstractmethod
     def begin(self, problem: Problem, seed: int) -> Any:
         """
@@ -73,6 +75,10 @@ class MultiTurnTask(Task):
         Answer a turn. ``state`` is that of ``begin``, as earlier turns changed it. The text of the turn is data; never
         execute it. An episode whose task raises here is dropped, see ``policy.collect.collector.max_failed``.
         """
+
+    def turn_limit(self, problem: Problem) -> Optional[int]:
+        """Maximum number of turns of a problem, at most ``most_turns``. None: ``env.max_turns``."""
+        return None
 
     def demonstration(self, problem: Problem, turns: Sequence[Tuple[str, str]] = ()) -> str:
         """The next turn of a right dialogue, after ``turns``, text and reply of each one so far."""

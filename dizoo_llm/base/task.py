@@ -43,6 +43,10 @@ class Task(ABC):
     retries: int = 3
     # (bool) Whether ``problem`` is a mere look-up, so that the prompts of all problems are measured at the start.
     listed: bool = False
+    # (bool) Whether an episode has several turns, as those of ``MultiTurnTask``.
+    has_turns: bool = False
+    # (Optional[int]) The largest number of turns that the task allows a problem, which ``env.max_turns`` must reach.
+    most_turns: Optional[int] = None
     # (Optional[str]) ``'module:class'`` of the environment, in place of ``TokenEnv``.
     environment: Optional[str] = None
 

@@ -6,7 +6,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ding_common import ConfigError, TaskError, check_config
-from dizoo_llm.base import MultiTurnTask, Problem, Reply, Task, Text, Turn, check_scorer, create_task
+from dizoo_llm.base import Problem, Reply, Task, Text, Turn, check_scorer, create_task
 from dizoo_llm.text.encoder import Encoder
 from dizoo_llm.text.stop import Stop
 
@@ -84,6 +84,11 @@ class TokenEnv(gymnasium.Env):
                     'MultiTurnTask.'
                 )
             return
+        if (self.task.most_turns or 1) > self.max_turns:
+            raise ConfigError(
+                f'env.max_turns = {self.max_turns}: env.task has problems of up to {self.task.most_turns} turns. Raise '
+                'it, or lower max_turns of the part.'
+            )
         if self.task.must_end:
             raise ConfigError(
                 f'env.task: {name} has must_end = True, which is for tasks of one turn. Use turn.cut in respond.'
@@ -98,7 +103,7 @@ class TokenEnv(gymnasium.Env):
     @property
     def has_turns(self) -> bool:
         """Whether the task answers turns."""
-        return isinstance(self.task, MultiTurnTask)
+        return self.task.has_turns
 
     @property
     def weights(self) -> Dict[str, float]:
@@ -145,6 +150,7 @@ class TokenEnv(gymnasium.Env):
         if self.has_turns:
             state = self.index if self.evaluation else int(self.np_random.integers(2 ** 31))
             self._state = self.task.checked_begin(self.problem, state)
+            self._most_turns = self.task.turn_limit(self.problem) or self.max_turns
         self._done = False
         self._scores = not (options or {}).get('defer_score', False)
         return self._observe(), dict(index=self.index)
@@ -238,7 +244,7 @@ class TokenEnv(gymnasium.Env):
             wrong = self.scoring.not_finite(reply.parts)
             if wrong is not None:
                 raise TaskError(wrong)
-            if not reply.done and turn.number + 1 < self.max_turns:
+            if not reply.done and turn.number + 1 < self._most_turns:
                 ids = self._encoder.reply(self.problem, reply.text, self._turn, self._replies, self.max_reply_tokens)
         except TaskError as error:
             reply, failed = Reply('', dict.fromkeys(self.task.weights), done=True), error.message

@@ -14,3 +14,4 @@ from .reasoning_gym import ReasoningGymTask
 from .textarena import TextArenaTask
 from .think_answer import ThinkAnswerTask
 from .tools import ToolsTask
+from .verifiers import VerifiersTask

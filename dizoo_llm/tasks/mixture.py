@@ -1,43 +1,53 @@
 """Several tasks as one: problems of each in proportion to its weight."""
 import copy
-from typing import Any, Dict, List, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from ding_common import ConfigError, Rule
-from dizoo_llm.base import TASK_REGISTRY, MultiTurnTask, Parts, Problem, Task, create_task
-from dizoo_llm.base.task import check_values
+from dizoo_llm.base import TASK_REGISTRY, MultiTurnTask, Parts, Problem, Reply, Task, Turn, create_task
+from dizoo_llm.base.task import check_return_part, check_values
 
 MOST = 10_000_000  # problems of an epoch
+OF_PART = ('weight', 'max_turns')  # keys of a part that are not arguments of its task
 
 
 @TASK_REGISTRY.register('mixture')
-class MixtureTask(Task):
+class MixtureTask(MultiTurnTask):
     """
     Training visits the problems of each task as often as its weight says; evaluation uses all held-out problems of all
-    tasks, and reports the return of each kind. Parts of the reward of other tasks do not apply to a problem.
+    tasks, and reports the return of each kind. Parts of the reward of other tasks do not apply to a problem. If a task
+    has several turns, so has the mixture, and the episodes of tasks of one turn end after it with their score.
     """
 
     seconds = None  # each part has a limit of its own
 
-    def __init__(self, parts: List[Dict[str, Any]]) -> None:
+    def __init__(self, parts: List[Dict[str, Any]], return_part: Optional[str] = None) -> None:
         """
         Arguments:
             - parts (:obj:`List[Dict]`): For each task what ``env.task`` would be, and ``weight``, its relative \
                 frequency (default 1). All problems of all tasks make an epoch; those of tasks that their weight \
-                favours occur more than once in it.
+                favours occur more than once in it. ``max_turns`` of a task of several turns is its limit in place of \
+                ``env.max_turns``, at most that.
+            - return_part (:obj:`Optional[str]`): Part of the reward of all tasks that evaluation reports. None: that \
+                of the tasks, which must be equal.
         """
         if not isinstance(parts, list) or not parts or not all(isinstance(part, dict) for part in parts):
             raise ConfigError(f'env.task.parts = {parts!r:.200}: must be a list of dicts, each like env.task.')
-        weight = [part.get('weight', 1) for part in parts]
-        for i, value in enumerate(weight):
-            check_values(**{f'parts[{i}].weight': (value, Rule.number(0, open_low=True))})
+        weight, self._most = [part.get('weight', 1) for part in parts], [part.get('max_turns') for part in parts]
+        self._reported = return_part
+        for i, values in enumerate(zip(weight, self._most)):
+            rules = Rule.number(0, open_low=True), Rule.integer(1).or_none()
+            check_values(**{f'parts[{i}].{key}': each for key, *each in zip(OF_PART, values, rules)})
         tasks = []
         for i, part in enumerate(parts):
-            tasks.append(create_task({k: v for k, v in part.items() if k != 'weight'}, f'env.task.parts[{i}]'))
-            if isinstance(tasks[-1], MultiTurnTask):
+            where = f'env.task.parts[{i}]'
+            tasks.append(create_task({k: v for k, v in part.items() if k not in OF_PART}, where))
+            if tasks[-1].environment is not None:
+                raise ConfigError(f'{where}: {type(tasks[-1]).__name__} has its own environment. Train it alone.')
+            if self._most[i] is not None and not tasks[-1].has_turns:
                 raise ConfigError(
-                    f'env.task.parts[{i}]: {type(tasks[-1]).__name__} has several turns, which a mixture cannot have.'
+                    f'{where}.max_turns = {self._most[i]}: {type(tasks[-1]).__name__} has one turn. Remove it.'
                 )
         self._set(tasks)
         self._check()
@@ -55,12 +65,22 @@ class MixtureTask(Task):
     def _set(self, tasks: List[Task]) -> None:
         self._tasks = tasks
         self.weights = {name: weight for task in tasks for name, weight in task.weights.items()}
-        self.return_part, self.must_end, self.tools = tasks[0].return_part, tasks[0].must_end, tasks[0].tools
+        self.has_turns = any(task.has_turns for task in tasks)
+        self.return_part = tasks[0].return_part if self._reported is None else self._reported
+        self.must_end, self.tools = tasks[0].must_end and not self.has_turns, tasks[0].tools
         self.listed = all(task.listed for task in tasks)
 
     def _check(self) -> None:
+        equal = ['return_part'] * (self._reported is None) + ['must_end'] * (not self.has_turns) + ['tools']
         for task in self._tasks:
-            for name in ('return_part', 'must_end', 'tools'):
+            if self._reported is not None:
+                check_return_part(self._reported, task.weights, 'env.task.return_part')
+                if self.must_end and task.return_part != self._reported:
+                    raise ConfigError(
+                        f'env.task.return_part = {self._reported!r}: must be {task.return_part!r}, the part that '
+                        f'{type(task).__name__} sets to 0 for a cut completion (must_end).'
+                    )
+            for name in equal:
                 if getattr(task, name) != getattr(self, name):
                     raise ConfigError(
                         f'env.task.parts: {type(self._tasks[0]).__name__} has {name} = {getattr(self, name)!r}, '
@@ -95,9 +115,32 @@ class MixtureTask(Task):
         parts = task.checked_score(problem, completion)
         return {name: parts.get(name) for name in self.weights}
 
+    def begin(self, problem: Problem, seed: int) -> Any:
+        task, problem = self._of(problem)
+        return task.checked_begin(problem, seed) if task.has_turns else None
+
+    def respond(self, problem: Problem, state: Any, turn: Turn) -> Reply:
+        task, problem = self._of(problem)
+        if task.has_turns:
+            return task.checked_respond(problem, state, turn)
+        parts = task.checked_score(problem, turn.text)
+        if task.must_end and turn.cut and parts[task.return_part] is not None:
+            parts[task.return_part] = 0.0
+        return Reply('', parts, done=True)
+
+    def turn_limit(self, problem: Problem) -> Optional[int]:
+        own, (task, problem) = self._most[problem.metadata['part']], self._of(problem)
+        limits = [own, task.turn_limit(problem) if task.has_turns else None]
+        return min(filter(None, limits), default=None)
+
+    @property
+    def most_turns(self) -> Optional[int]:
+        limits = [*self._most, *(task.most_turns for task in self._tasks if task.has_turns)]
+        return max(filter(None, limits), default=None)
+
     @property
     def scores_batches(self) -> bool:
-        return any(task.scores_batches for task in self._tasks)
+        return not self.has_turns and any(task.scores_batches for task in self._tasks)
 
     def score_batch(self, problems: List[Problem], completions: List[str]) -> List[Union[Parts, Exception]]:
         scored: List[Union[Parts, Exception]] = [{}] * len(problems)
@@ -109,9 +152,9 @@ class MixtureTask(Task):
                 scored[i] = {name: found.get(name) for name in self.weights} if isinstance(found, dict) else found
         return scored
 
-    def demonstration(self, problem: Problem) -> str:
+    def demonstration(self, problem: Problem, turns: Sequence[Tuple[str, str]] = ()) -> str:
         task, problem = self._of(problem)
-        return task.demonstration(problem)
+        return task.demonstration(problem, turns) if task.has_turns else task.demonstration(problem)
 
     @property
     def demonstrates(self) -> bool:

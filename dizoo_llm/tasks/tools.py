@@ -72,7 +72,7 @@ class ToolsTask(MultiTurnTask):
         )
         if not isinstance(task, Task):
             task = create_task(task, 'env.task.task')
-        if isinstance(task, MultiTurnTask):
+        if task.has_turns:
             raise ConfigError(f'env.task.task: {type(task).__name__} has several turns, must be a task of one turn.')
         self._max_chars, self._max_calls = max_chars, max_calls
         self._functions: Dict[str, Callable] = {}

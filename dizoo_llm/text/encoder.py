@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 from transformers import PreTrainedTokenizerBase
 
 from ding_common import MOST, ConfigError, TaskError, describe
-from dizoo_llm.base import MultiTurnTask, Problem, Task, Text
+from dizoo_llm.base import Problem, Task, Text
 
 from .chat import check_options, conversation, encode_prompt, encode_prompts, in_chat, marked_chat
 from .reply import WRITTEN, added
@@ -38,7 +38,7 @@ class Encoder:
         self.max_prompt_length = options['max_prompt_length']
         if chat is False:  # before anything is sampled
             self._encode(task.checked_problem(0))
-        if chats and isinstance(task, MultiTurnTask):  # also
+        if chats and task.has_turns:  # also
             problem = task.checked_problem(0)
             self._encode(problem)
             begun = conversation(problem.prompt, system_prompt)

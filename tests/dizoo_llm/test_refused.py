@@ -58,7 +58,6 @@ TASKS = [
     ('mixture', dict(parts=[SUMS, dict(type='think_answer')]), "'solved'; they must be equal"),
     ('mixture', dict(parts=[SUMS, dict(SUMS, operations='*', weight=1e-9)]), 'an epoch over all problems would have'),
     ('mixture', dict(parts=[SUMS, SCORED]), 'weights 1 and 2'),
-    ('mixture', dict(parts=[dict(type='guess')]), r'parts\[0\]: GuessTask has several turns'),
     ('gym_text', dict(id='NoLake-v1', face=FACES + 'Silent'), "task.id = 'NoLake-v1'.*: gymnasium cannot create it"),
     ('gym_text', dict(id='CartPole-v1', env_kwargs={}), 'face = None: CartPole-v1 has no shipped face, set .module'),
     ('gym_text', dict(env_kwargs=dict(size=3)), "env.task.env_kwargs = {'size': 3}: gymnasium cannot create it"),

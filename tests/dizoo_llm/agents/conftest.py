@@ -8,6 +8,7 @@ from dizoo_llm.tasks import create_task
 
 from tests.dizoo_llm.agents import programs
 
+
 @pytest.fixture(scope='module')
 def tokenizer(tmp_path_factory):
     folder = tmp_path_factory.mktemp('tokenizer')

@@ -1,0 +1,142 @@
+"""Environments of ``verifiers``, whose model is the policy. ``make verifiers`` runs these tests where both fit."""
+import os
+import shutil
+
+import pytest
+
+from ding_common import ConfigError
+from dizoo_llm.agents import AgentEnv
+from dizoo_llm.tasks import create_task
+
+from tests.dizoo_llm.agents.test_agent_env import play, read, tokenizer, turn  # noqa: F401  the first is a fixture
+
+pytest.importorskip('verifiers.v1', reason='needs verifiers from 0.4 on, which numpy<2 excludes: make verifiers')
+pytestmark = pytest.mark.unittest
+FOLDER = os.path.join(os.path.dirname(__file__), 'verifiers_tasksets')
+
+
+@pytest.fixture(autouse=True)
+def tasksets(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    monkeypatch.setenv('PYTHONPATH', FOLDER, prepend=os.pathsep)  # of a process that serves tools
+
+
+def task_of(id, **options):
+    return create_task(dict(type='verifiers', id=id, **options))
+
+
+@pytest.fixture
+def env_of(tokenizer):  # noqa: F811
+    made = []
+
+    def make(id, limits={}, evaluation=False, **options):
+        env = AgentEnv(
+            task_of(id, **options) if isinstance(id, str) else id,
+            evaluation=evaluation,
+            tokenizer=dict(pretrained=tokenizer),
+            max_prompt_length=120,
+            max_new_tokens=70,
+            **{
+                'max_turns': 4,
+                'max_tokens': 400,
+                **limits
+            }
+        )
+        made.append(env)
+        return env
+
+    yield make
+    for env in made:
+        env.close()
+
+
+def test_rewards_keep_their_weights_and_metrics_have_none(env_of):
+    env = env_of('vf-answer')
+    assert env.weights == dict(right=2.0, short=1.0, letters=0.0)
+    (seen, ), (_, reward, terminated, _, info) = play(env, '2', index=2)
+    assert env.tokenizer.decode(seen) == '<|im_start|>user\nq2<|im_end|>\n<|im_start|>assistant\n'
+    assert (reward, terminated) == (2.0, True)
+    assert info['reward_parts'] == dict(right=1.0, short=0.0, letters=1.0)
+    reward = play(env, '222', index=2)[1][1]
+    assert reward == -1.0
+
+
+def test_a_dialogue_goes_on_with_its_ids_and_records_its_own_reward(env_of):
+    env = env_of('vf-dialogue', size=2, weights=dict(different=0.5))
+    assert len(env.problems) == 2
+    seen, (_, reward, terminated, _, info) = play(env, 'a', 'b', 'a', index=1)
+    assert all(later[:len(earlier)] == earlier for earlier, later in zip(seen, seen[1:]))
+    assert env.tokenizer.decode(seen[-1]).count('more') == 2
+    assert info['reward_parts'] == dict(different=2.0)
+    assert (reward, terminated, info['trajectory']) == (1.0, True, 0)
+
+
+def test_rows_of_one_task_at_once_keep_their_own_servers(env_of):
+    task = task_of('vf-answer')
+    rows = [env_of(task) for _ in range(3)]
+    for index, env in enumerate(rows):
+        env.begin_reset(index)
+    seen = [env.tokenizer.decode(read(env.reset(options=dict(index=i))[0])) for i, env in enumerate(rows)]
+    assert [f'q{i}' in text for i, text in enumerate(seen)] == [True] * 3
+    for index, env in enumerate(rows):
+        env.begin_step(turn(env, str(index)))
+    assert [env.step(turn(env, str(i)))[1] for i, env in enumerate(rows)] == [2.0] * 3
+
+
+@pytest.mark.skipif(shutil.which('uv') is None, reason='verifiers starts its harness `null` by uv')
+def test_a_tool_of_an_environment_is_called_by_its_own_harness(env_of):
+    env = env_of('vf-tool')
+    call = '<tool_call>{"name": "twice", "arguments": {"word": "a"}}</tool_call>'
+    seen, (_, reward, _, _, info) = play(env, call, 'aa', index=0)
+    assert 'twice' in env.tokenizer.decode(seen[0])
+    assert env.tokenizer.decode(seen[1]).endswith('<|im_start|>tool\naa<|im_end|>\n<|im_start|>assistant\n')
+    assert seen[1][:len(seen[0])] == seen[0]
+    assert (reward, info['failed']) == (1.0, None)
+
+
+def test_evaluation_asks_for_the_problems_of_its_own_taskset(env_of):
+    options = dict(config=dict(taskset=dict(problems=3)), eval_taskset=dict(first=7, problems=1))
+    env = env_of('vf-answer', evaluation=True, **options)
+    assert (len(env.problems), len(env.task)) == (1, 3)
+    _, (_, reward, _, _, info) = play(env, '7', index=0)
+    assert (reward, info['prompt']) == (2.0, 'q7')
+
+
+def test_a_request_beyond_the_limits_fails_the_episode_with_its_reason(env_of):
+    env = env_of('vf-dialogue', size=1, weights=dict(different=0.5), limits=dict(max_turns=2))
+    _, (_, reward, _, _, info) = play(env, 'a', 'b')
+    assert reward == 0.0
+    assert 'env.max_turns = 2' in info['failed']
+
+
+def test_what_changes_the_sampling_fails_the_episode_with_its_reason(env_of):
+    env = env_of('vf-answer', config=dict(agent=dict(sampling=dict(top_p=0.5))))
+    info = play(env, 'a')[1][4]
+    assert 'top_p = 0.5: must be 1' in info['failed']
+
+
+def test_a_reward_that_weights_do_not_name_fails_the_episode(env_of):
+    info = play(env_of('vf-answer', weights=dict(right=1.0)), '0')[1][4]
+    assert "among ['right'] (env.task.weights)" in info['failed']
+
+
+def test_a_metric_that_weights_do_not_name_is_left_out(env_of):
+    info = play(env_of('vf-answer', weights=dict(right=1.0, short=0.0)), '0')[1][4]
+    assert info['reward_parts'] == dict(right=1.0, short=0.0)
+
+
+@pytest.mark.parametrize(
+    'id, options, told', [
+        ('vf-gone', {}, "env.task.id = 'vf-gone'.*verifiers cannot load it .*not found"),
+        ('vf-answer', dict(config=dict(taskset=dict(problem=3))), 'verifiers cannot load it .*problem'),
+        ('vf-answer', dict(config=dict(agent=dict(harness=dict(id='bash')))), "'bash' executes what the model writes"),
+        ('vf-answer', dict(config=3), 'env.task.config = 3: must be a dict'),
+        ('vf-answer', dict(config=dict(taskset=dict(problems=0))), 'the taskset is empty'),
+        ('vf-dialogue', {}, 'env.task.size = None: the taskset is infinite'),
+        ('vf-dialogue', dict(size=2), 'env.task.weights = None: Silent has no reward function'),
+        ('vf-answer', dict(config=dict(id='user-sim')), 'agents .* ask the policy, must be one'),
+    ]
+)
+def test_what_cannot_be_used_is_named(id, options, told):
+    with pytest.raises(ConfigError, match=told):
+        task_of(id, **options)
