@@ -44,7 +44,7 @@ def isolate():
     if own != 0 or libc.unshare(flags) != 0:
         call('unshare', flags | NEW_USERS)
         for name, text in (('setgroups', 'deny'), ('uid_map', f'65534 {own} 1'), ('gid_map', f'65534 {group} 1')):
-            with open(f'/proc/self/{name}', 'w') as f:
+            with open(f'/proc/self/{name}', 'w', encoding='ascii') as f:
                 f.write(text)
     mount(None, '/', None, RECURSIVE | PRIVATE)
     mount('tmpfs', ROOT, 'tmpfs', NO_SUID | NO_DEVICES, b'size=32m,nr_inodes=2048,mode=755')
@@ -144,7 +144,7 @@ def children():
     for name in os.listdir('/proc'):
         if name.isdigit():
             try:
-                with open(f'/proc/{name}/stat') as f:
+                with open(f'/proc/{name}/stat', encoding='utf-8', errors='replace') as f:
                     parent = f.read().rpartition(')')[2].split()[1]
             except OSError:  # it has ended
                 continue

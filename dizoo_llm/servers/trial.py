@@ -6,6 +6,7 @@ pass. What a program changes in its interpreter, writes, or exits with, therefor
 import ast
 import builtins
 import json
+import os
 import sys
 import types
 
@@ -90,7 +91,7 @@ def program(job):
 
 def functions(job):
     """Answer calls of the functions of a program."""
-    questions, answers = (open(fd, mode) for fd, mode in zip(job['fds'], ('rb', 'wb')))
+    questions, answers = (os.fdopen(fd, mode) for fd, mode in zip(job['fds'], ('rb', 'wb')))
     kept = []
 
     def keep(value):
@@ -118,7 +119,7 @@ def functions(job):
 
 def tests(job):
     """Run assert statements, and write 1 or 0 for each text of them."""
-    answers, questions, verdicts = (open(fd, mode) for fd, mode in zip(job['fds'], ('rb', 'wb', 'wb')))
+    answers, questions, verdicts = (os.fdopen(fd, mode) for fd, mode in zip(job['fds'], ('rb', 'wb', 'wb')))
 
     def path_of(value):
         if isinstance(value, Remote):
