@@ -204,8 +204,8 @@ class Updater:
         return torch.autograd.grad(self.loss(batch, logp)[0] * self._rows_of_episode(batch), logp)[0]
 
     def _rows_of_episode(self, batch: Batch) -> float:
-        """What makes the loss of a batch, if it is a mean over rows, one over episodes: a number of rows that depends on
-        what was sampled would bias it."""
+        """Turns a mean over rows into one over episodes, since a number of rows that depends on what was sampled would
+        bias it."""
         return 1 if self.loss_config.reduction == 'token' else len(batch) / batch.episodes
 
     def parts(self, batch: Batch) -> List[Tuple[Tensor, Batch]]:
