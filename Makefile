@@ -1,11 +1,10 @@
 # `make` alone prints the targets. Each makes the virtual environment if there is none.
 VENV ?= .venv
-# Virtual environments with the peers of the benchmarks, with TRL, with Stable-Baselines3, with mkdocs, and with verifiers.
+# Virtual environments with the peers of the benchmarks, with TRL, with Stable-Baselines3, and with mkdocs.
 PEERS ?= .venv-peers
 export TRL ?= .venv-trl
 export SB3 ?= .venv-sb3
 DOCS ?= .venv-docs
-VERIFIERS ?= .venv-verifiers
 SEED ?= 0
 # DI-engine 0.5.3 runs on Python 3.10 to 3.12. A candidate counts if it runs and can make a virtual environment: version
 # managers leave commands that do not run, and Debian packages ensurepip separately.
@@ -45,7 +44,7 @@ SETTING_oldest := OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_I
 SETTINGS ?= own threads avx2 oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-all test-processors test-gpu test-faults fuzz why style format bench docs verifiers clean
+.PHONY: help install train test test-all test-processors test-gpu test-faults fuzz why style format bench docs clean
 
 help:
 	@echo "make train            learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -59,17 +58,16 @@ help:
 	@echo "make bench            the programs that measure; make bench NAME=demo_llm runs one (OPTIONS=...)"
 	@echo "make style            yapf and flake8, without changing anything; make format changes the files"
 	@echo "make docs             build the documentation into site/, in an environment of its own without torch"
-	@echo "make verifiers        an environment for env.task.type='verifiers', $(VERIFIERS), and its tests (uv, Python 3.11)"
 	@echo "make install          the virtual environment with what training needs; make clean removes all environments"
 
-# What training needs, and what the tests and most other programs need beside it.
+# What training needs, with EXTRA=NAME,... extras of setup.py, and what the tests and most other programs need beside it.
 install: $(VENV)/.installed
 
 $(VENV)/.installed $(VENV)/.tested: setup.py
 	@echo "== virtual environment $(VENV)"
 	$(call environment,$(VENV))
 	@echo "== installing DI-engine, torch, transformers and this project; the first time takes some minutes"
-	$(call install,$(VENV)) -e '.$(if $(filter %.tested,$@),[test])'
+	$(call install,$(VENV)) -e '.$(if $(filter %.tested,$@),[test],$(EXTRA:%=[%]))'
 	@touch $(VENV)/.installed $@
 
 train: install
@@ -199,18 +197,5 @@ docs: $(DOCS)/.installed
 	$(DOCS)/bin/python tools/docs/reference.py
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
 
-# verifiers needs numpy 2 and protobuf 7, which DI-engine's pins and those of wandb exclude. `uv` is in it, since verifiers
-# starts its own harnesses by it.
-$(VERIFIERS)/.installed: OVERRIDES := overrides.txt
-$(VERIFIERS)/.installed: setup.py
-	@echo "== virtual environment $(VERIFIERS) with verifiers"
-	$(call environment,$(VERIFIERS))
-	$(call install,$(VERIFIERS)) -e '.[verifiers]' pytest uv
-	@touch $@
-
-verifiers: $(VERIFIERS)/.installed
-	@echo "== testing environments of verifiers"
-	PATH="$(abspath $(VERIFIERS))/bin:$$PATH" $(VERIFIERS)/bin/python -m pytest -q tests/dizoo_llm/agents/test_verifiers.py
-
 clean:
-	rm -rf $(VENV) $(PEERS) $(TRL) $(SB3) $(DOCS) $(VERIFIERS) *.egg-info build site
+	rm -rf $(VENV) $(PEERS) $(TRL) $(SB3) $(DOCS) *.egg-info build site

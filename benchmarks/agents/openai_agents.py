@@ -38,7 +38,6 @@ class Found(NamedTuple):
     first: float
     last: float
     greedy: Dict[str, float]
-    seconds: float
 
 
 def config(folder: str, tokenizer: str) -> Tuple[EasyDict, EasyDict]:
@@ -92,7 +91,7 @@ def train(seed: int, updates: int) -> Found:
         rewards = [row['reward_mean'] for row in metrics]
         last = sum(rewards[-LAST:]) / LAST
         greedy = {str(e['train_iter']): e['eval_episode_return'] for e in evaluations}
-        return Found(seed, rewards[0], last, greedy, metrics[-1]['seconds'])._asdict()
+        return Found(seed, rewards[0], last, greedy)._asdict()
 
     folder = os.path.join('runs', f'openai_agents seed {seed}')
     os.makedirs('runs', exist_ok=True)
@@ -103,7 +102,7 @@ def report(runs: List[Found], updates: int) -> str:
     """The results as Markdown."""
     lines = [
         f'| {run.seed} | {run.first:.2f} | {run.last:.2f} | {run.greedy["0"]:.2f} | {run.greedy[str(updates)]:.2f} | '
-        f'{max(run.greedy.values()):.2f} | {run.seconds:.0f} |' for run in runs
+        f'{max(run.greedy.values()):.2f} |' for run in runs
     ]
     return '\n'.join(
         [
@@ -115,12 +114,11 @@ def report(runs: List[Found], updates: int) -> str:
             f'a secret one, up to {ANSWERS} answers long. The last one has to be the number.',
             'Half of the reward is for a call that names it, half for the answer. The model is a Llama of 2 layers and '
             'hidden size 128 with random weights; a tool call is a word of its vocabulary.',
-            f'{updates} updates of {GROUP * HIGHEST} episodes. {machine(1)}. Other programs ran on the same core, so '
-            'that the seconds are an upper bound.',
+            f'{updates} updates of {GROUP * HIGHEST} episodes. {machine(1)}.',
             '',
             f'| seed | reward of the first update | mean of the last {LAST} | greedy before | greedy after | '
-            'best greedy | seconds |',
-            '|---|---|---|---|---|---|---|',
+            'best greedy |',
+            '|---|---|---|---|---|---|',
             *lines,
             '',
             'The reward is that of sampled episodes; the greedy policy is evaluated on all secrets.',

@@ -92,7 +92,7 @@ def _environment(id: str, config: Dict[str, Any]) -> Tuple[Any, str]:
     except ImportError as error:
         raise ConfigError(
             f"env.task.type = 'verifiers': {error}. It needs verifiers from 0.4 on and Python 3.11, and numpy 2, which "
-            "DI-engine's pins exclude: `make verifiers` makes an environment with both."
+            "DI-engine's pins exclude: make install VENV=.venv-verifiers OVERRIDES=overrides.txt EXTRA=verifiers."
         ) from error
     where = f'env.task.id = {id!r}, env.task.config = {config!r:.200}'
     config = {**copy.deepcopy(config), 'taskset': {**config.get('taskset', {}), 'id': id}}

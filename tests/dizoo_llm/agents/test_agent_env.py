@@ -11,25 +11,9 @@ from dizoo_llm.tasks import create_task
 from dizoo_llm.agents import AgentEnv
 
 from tests.dizoo_llm.agents import programs
+from tests.dizoo_llm.agents.episodes import play, read, turn
 
 pytestmark = pytest.mark.unittest
-
-
-def turn(env, text, end=True):
-    return env.tokenizer.encode(text, add_special_tokens=False) + [env.tokenizer.eos_token_id] * end
-
-
-def read(obs):
-    return obs[obs >= 0].tolist()
-
-
-def play(env, *texts, index=0):
-    """The observations before each turn, and the last step."""
-    seen = [read(env.reset(options=dict(index=index))[0])]
-    for text in texts:
-        step = env.step(turn(env, text))
-        seen.append(read(step[0]))
-    return seen[:len(texts)], step
 
 
 def test_a_conversation_goes_on_with_its_ids(env_of):

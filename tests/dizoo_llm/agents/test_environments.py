@@ -12,14 +12,14 @@ from dizoo_llm.tasks import create_task
 from tests.dizoo_llm.agents import environments
 from tests.dizoo_llm.agents.environments import SEEN, Child, Counter, record
 from tests.dizoo_llm.agents.programs import user
-from tests.dizoo_llm.agents.test_agent_env import play, read, tokenizer, turn  # noqa: F401
+from tests.dizoo_llm.agents.episodes import play, read, turn
 
 pytestmark = pytest.mark.unittest
 ROWS = [dict(prompt=[user(f'q{i}')]) for i in range(4)]
 
 
 @pytest.fixture
-def env_of(tokenizer):  # noqa: F811
+def env_of(tokenizer):
     SEEN.clear()
     made = []
 

@@ -16,7 +16,7 @@ from dizoo_llm.tasks import create_task
 from dizoo_llm.tasks.environments.openenv import text_of
 
 from tests.dizoo_llm.agents.programs import user
-from tests.dizoo_llm.agents.test_agent_env import play, read, tokenizer, turn  # noqa: F401
+from tests.dizoo_llm.agents.episodes import play, turn
 
 pytestmark = pytest.mark.unittest
 HERE = 'tests.dizoo_llm.agents.test_openenv'
@@ -93,7 +93,7 @@ def guessing():
 
 
 @pytest.fixture
-def env_of(tokenizer):  # noqa: F811
+def env_of(tokenizer):
     made = []
 
     def make(url, options={}, task=None, **given):

@@ -1,4 +1,4 @@
-"""Environments of ``verifiers``, whose model is the policy. ``make verifiers`` runs these tests where both fit."""
+"""Environments of ``verifiers``, whose model is the policy. They run where both fit: docs/tutorials/own_agent.md."""
 import os
 import shutil
 
@@ -8,9 +8,9 @@ from ding_common import ConfigError
 from dizoo_llm.agents import AgentEnv
 from dizoo_llm.tasks import create_task
 
-from tests.dizoo_llm.agents.test_agent_env import play, read, tokenizer, turn  # noqa: F401  the first is a fixture
+from tests.dizoo_llm.agents.episodes import play, read, turn
 
-pytest.importorskip('verifiers.v1', reason='needs verifiers from 0.4 on, which numpy<2 excludes: make verifiers')
+pytest.importorskip('verifiers.v1', reason='needs verifiers from 0.4 on, which numpy<2 excludes')
 pytestmark = pytest.mark.unittest
 FOLDER = os.path.join(os.path.dirname(__file__), 'verifiers_tasksets')
 
@@ -26,7 +26,7 @@ def task_of(id, **options):
 
 
 @pytest.fixture
-def env_of(tokenizer):  # noqa: F811
+def env_of(tokenizer):
     made = []
 
     def make(id, limits={}, evaluation=False, **options):

@@ -1,0 +1,18 @@
+"""Episodes of environments of agents, by the texts of the policy."""
+
+
+def turn(env, text, end=True):
+    return env.tokenizer.encode(text, add_special_tokens=False) + [env.tokenizer.eos_token_id] * end
+
+
+def read(obs):
+    return obs[obs >= 0].tolist()
+
+
+def play(env, *texts, index=0):
+    """The observations before each turn, and the last step."""
+    seen = [read(env.reset(options=dict(index=index))[0])]
+    for text in texts:
+        step = env.step(turn(env, text))
+        seen.append(read(step[0]))
+    return seen[:len(texts)], step
