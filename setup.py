@@ -60,8 +60,7 @@ setup(
         'sft': ['accelerate'],
         'textarena': ['textarena'],
         'trackio': ['trackio'],
-        'verifiers': ['verifiers>=0.4', 'openai', 'aiohttp>=3.9',
-                      'uv'],  # needs numpy 2: EXTRA=verifiers of the Makefile
+        'verifiers': ['verifiers>=0.4', 'openai', 'aiohttp>=3.9', 'uv'],  # needs numpy 2, which the pins exclude
         'video': ['moviepy>=2', 'gymnasium[classic-control]'],
         'test': [
             'pytest>=7', 'pytest-xdist', 'hypothesis', 'yapf==0.29.0', 'flake8', 'tensorboard', 'peft>=0.17,<0.22',
