@@ -19,7 +19,7 @@ class Scorer(Protocol):
         steps with their rewards and with all entries of their infos."""
 
     def close(self) -> None:
-        """The run has ended."""
+        """The run has ended. A scorer may leave this out."""
 
 
 class Deferred:
@@ -42,7 +42,7 @@ class Deferred:
         return self._score(steps) if steps else []
 
     def close(self) -> None:
-        if self._exists:
+        if hasattr(self._scorer, 'close'):
             self._scorer.close()
 
 

@@ -13,6 +13,7 @@ from dizoo_llm.base import awaited
 from dizoo_llm.base.awaited import COUNTS, Limits, await_all, is_worth_retrying, report
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.tasks import create_task
+from tests.cases import brief
 from tests.dizoo_llm.helper import PROBLEMS, Prompts, environments, interrupted, problems, python_task, section
 
 pytestmark = pytest.mark.unittest
@@ -189,7 +190,7 @@ def test_waits_double_and_do_not_change_pythons_random_numbers(monkeypatch):
     assert random.getstate() == before
 
 
-@pytest.mark.parametrize('form', ['seconds', 'date'])
+@pytest.mark.parametrize('form', brief(['seconds', 'date'], ['seconds']))
 def test_retry_after_holds_for_all(form):
     value = '0.3' if form == 'seconds' else formatdate(time.time() + 2, usegmt=True)
     limited, calls = failing([Served(429, Retry_After=value)])
@@ -206,6 +207,13 @@ def test_retry_after_holds_for_all(form):
     assert calls[1] - calls[0] >= 0.29 and other[0] - calls[0] >= 0.29
 
 
+def test_retry_after_as_a_date():
+    error = caused(Served(429, Retry_After=formatdate(time.time() + 500, usegmt=True)))
+    assert 400 < awaited._retry_after(error) <= 500
+    assert awaited._retry_after(Served(429, Retry_After=formatdate(time.time() - 500, usegmt=True))) == 0
+    assert awaited._retry_after(Served(429, Retry_After='soon')) is None
+
+
 def test_a_server_that_asks_for_an_hour_costs_the_row_at_once():
     limited, calls = failing([Served(429, Retry_After='3600')])
     found, = await_all([limited], LIMITS)
@@ -213,7 +221,7 @@ def test_a_server_that_asks_for_an_hour_costs_the_row_at_once():
 
 
 def test_an_attempt_that_takes_too_long_is_cancelled_and_tried_again():
-    ended, begun = [], []
+    ended, begun, over = [], [], []
 
     async def slow():
         begun.append(1)
@@ -225,21 +233,23 @@ def test_an_attempt_that_takes_too_long_is_cancelled_and_tried_again():
             raise
 
     async def deaf():
-        for _ in range(100):
+        while not over:
             try:
                 await asyncio.sleep(0.05)
             except asyncio.CancelledError:
                 pass
 
     start = time.monotonic()
-    found = await_all([slow, deaf], Limits(2, 0.1, 2))
+    found = await_all([slow, deaf], Limits(2, 0.2, 2))
+    took = time.monotonic() - start
+    over.append(1)
     assert found[0] == 1.0 and len(begun) == 3 and len(ended) == 2
-    assert isinstance(found[1], TimeoutError) and 'longer than 0.1 s' in str(found[1])
-    assert time.monotonic() - start < 4
+    assert isinstance(found[1], TimeoutError) and 'longer than 0.2 s' in str(found[1])
+    assert took < 30
 
 
 def test_one_that_does_not_await_is_named_and_later_ones_score(monkeypatch):
-    monkeypatch.setattr(awaited, 'GRACE', 0.2)
+    monkeypatch.setattr(awaited, 'GRACE', 0.5)
     free = threading.Event()
 
     async def blocking():
@@ -248,7 +258,8 @@ def test_one_that_does_not_await_is_named_and_later_ones_score(monkeypatch):
     async def good():
         return 1.0
 
-    found = await_all([good, blocking, good], Limits(1, 0.2, 3))
+    await_all([good], LIMITS)  # starts the event loop
+    found = await_all([good, blocking, good], Limits(1, 0.5, 3))
     free.set()
     assert found[0] == 1.0
     for lost in found[1:]:
@@ -286,7 +297,7 @@ def test_a_fork_has_an_event_loop_of_its_own():
     assert await_all([good], LIMITS) == [1.0]
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if await_all([good], LIMITS._replace(seconds=1.0)) == [1.0] else 1)
+        os._exit(0 if await_all([good], LIMITS) == [1.0] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
