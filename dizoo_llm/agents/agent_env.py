@@ -55,13 +55,15 @@ class AgentEnv(TokenEnv):
     def begin_reset(self, index: int) -> None:
         """Start the agent of a problem, which ``reset`` then waits for."""
         self._end_episode()
+        self._begun = None
         if self._endpoint is None or self._endpoint.dead:
             self._release()
             self._endpoint = Endpoint.acquire(self.task.temperature)
-        self._begun = index % len(self.problems)
-        self.problem: Problem = self.problems.checked_problem(self._begun)
+        index %= len(self.problems)
+        self.problem: Problem = self.problems.checked_problem(index)
         row = self.problem.metadata['row']
         self._episode = Episode(self._endpoint, self.task.run, row, self.task.seconds, MOST_WAITING, self.task.direct)
+        self._begun = index
 
     def reset(self, *, seed: Optional[int] = None, options: Optional[Dict] = None) -> Tuple[np.ndarray, Dict]:
         """As ``TokenEnv.reset``. The agent has made its first request then, or it has ended."""

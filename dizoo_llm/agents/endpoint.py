@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 from ding_common import ConfigError
 
 from .body import Asked, Refused, chunks
-from .episode import GRACE, Episode, task_of_episode
+from .episode import GRACE, OVER, Episode, task_of_episode
 
 try:
     import openai
@@ -137,7 +137,7 @@ class Endpoint:
         try:
             _, _, key, _, *kind = path.split('/')
             if key not in self._episodes:
-                raise Refused('the episode of this row has ended', status=410)
+                raise Refused(OVER, status=410)
             asked = Asked.of(_read(content), kind[0] == 'chat', self.temperature)
             body = await self._episodes[key].ask(asked)
         except Refused as error:

@@ -10,6 +10,7 @@ from ding_common import describe
 
 from .body import Asked, Message, Refused
 
+OVER = 'the episode of this row has ended'
 GRACE = 5.0  # seconds for an agent to end after it was cancelled, and for the event loop to answer
 
 _TASKS: ContextVar[Optional[Set[asyncio.Task]]] = ContextVar('tasks of an episode', default=None)
@@ -61,6 +62,7 @@ class Episode:
         self._events: 'queue.SimpleQueue[Union[Request, Returned]]' = queue.SimpleQueue()
         self._left, self._seconds, self._since, self._waiting = seconds, seconds, time.monotonic(), 0
         self.ended: Optional[Returned] = None
+        self._over = False  # whether further requests are refused
         endpoint.open(self)
         self._task = asyncio.run_coroutine_threadsafe(self._run(run, problem), endpoint.loop)
 
@@ -75,11 +77,13 @@ class Episode:
             failed = f'the agent raised {describe(error)}'
         for task in own:
             task.cancel()
-        self._endpoint.forget(self.key)
+        self._close()
         self._events.put(Returned(value, failed, time.monotonic()))
 
     async def ask(self, asked: Asked) -> Dict[str, Any]:
         """The answer to a request, in the event loop."""
+        if self._over:
+            raise Refused(OVER, status=410)
         if self._waiting >= self._most:
             raise Refused(f'{self._most} requests of this row wait already', status=429)
         future = self._endpoint.loop.create_future()
@@ -126,8 +130,12 @@ class Episode:
 
     def cancel(self) -> None:
         """End the agent, if it still runs. Requests that come later are refused."""
-        self._endpoint.forget(self.key)
+        self._close()
         self._task.cancel()
+
+    def _close(self) -> None:
+        self._over = True
+        self._endpoint.forget(self.key)
 
 
 class Direct:

@@ -53,7 +53,9 @@ class AgentTask(ListTask):
             - temperature (:obj:`float`): The one that a request may name, ``policy.collect.temperature``.
         """
         check_values(
-            seconds=(seconds, Rule.number(0, 86400, True)), temperature=(temperature, Rule.number(0, open_low=True))
+            seconds=(seconds, Rule.number(0, 86400, True)),
+            temperature=(temperature, Rule.number(0, open_low=True)),
+            weights=(weights, Rule('a dict of at least one part', lambda v: v is None or isinstance(v, dict) and v))
         )
         self.run = import_name(run, 'env.task.run', coroutine=True) if isinstance(run, str) else run
         if not inspect.iscoroutinefunction(self.run):

@@ -186,6 +186,18 @@ async def cannot_be_cancelled(problem, client):
             pass
 
 
+async def asks_after_its_end(problem, client):
+    """Catches its cancellation, and asks again."""
+    try:
+        await asyncio.sleep(1000)
+    except asyncio.CancelledError:
+        pass
+    try:
+        await client.chat([user('late')])
+    except Exception as error:
+        problem['told'] = str(error)
+
+
 async def nothing(problem, client):
     await ask(client, [user('x')])
     return None

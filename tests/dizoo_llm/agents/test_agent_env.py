@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from ding_common import ConfigError
+from ding_common import ConfigError, TaskError
 from dizoo_llm.agents.endpoint import Endpoint
 from dizoo_llm.tasks import create_task
 from dizoo_llm.agents import AgentEnv
@@ -50,6 +50,15 @@ def test_another_conversation_is_another_trajectory(env_of):
 def test_requests_at_once_are_answered_one_by_one(env_of):
     seen, (_, reward, *_, info) = play(env_of('at_once'), 'a', 'b', 'c')
     assert len(set(map(tuple, seen))) == 3 and info['trajectory'] == 2 and reward == 1
+
+
+def test_a_problem_that_could_not_begin_begins_again(env_of):
+    env = env_of('once')
+    problem, env.task.problem = env.task.problem, lambda index: 1 / 0
+    with pytest.raises(TaskError):
+        env.reset(options=dict(index=1))
+    env.task.problem = problem
+    assert play(env, 'x', index=1)[1][1] == 1
 
 
 def test_a_reward_for_each_answer(env_of):
@@ -244,6 +253,19 @@ def test_an_agent_that_cannot_be_cancelled_does_not_stop_the_end(env_of, monkeyp
     assert 'took more than env.task.seconds' in info['failed'] and '1 agent(s) go on' in caplog.text
 
 
+def test_an_agent_that_asks_after_its_end_is_refused(env_of):
+    """Nobody reads its request, so that it would wait forever."""
+    problem = dict(question='q')
+    env = env_of('asks_after_its_end', [problem], seconds=0.1)
+    env.task.direct, env.task.problem(0).metadata['row'] = True, problem
+    play(env, 'x')
+    for _ in range(200):
+        if 'told' in problem:
+            break
+        time.sleep(0.02)
+    assert problem['told'] == 'the episode of this row has ended'
+
+
 def test_many_rows_with_delays_failures_and_cancellations(env_of):
     """What ended well is rewarded, and everything else is counted."""
 
@@ -291,12 +313,13 @@ def test_many_rows_with_delays_failures_and_cancellations(env_of):
         (dict(run='tests.dizoo_llm.agents.programs:onces'), {}, "did you mean 'once"),
         (dict(problems=[]), {}, 'there is no problem'),
         (dict(seconds=0), {}, 'env.task.seconds = 0: must be'),
+        (dict(weights={}), {}, 'env.task.weights = {}: must be a dict of at least one'),
         (dict(return_part='x'), {}, "env.task.return_part = 'x': must be a part"),
         ({}, dict(max_prompt_length=None), 'env.max_prompt_length = None: must be set'),
         ({}, dict(system_prompt='x'), "env.system_prompt = 'x': an agent writes its messages"),
         ({}, dict(stop=['x']), 'env.stop'),
     ],
-    ids=range(8)
+    ids=range(9)
 )
 def test_one_line_for_what_cannot_run(env_of, task, options, told):
     given = dict(type='agent', run='tests.dizoo_llm.agents.programs:once', problems=programs.PROBLEMS)
