@@ -1,4 +1,5 @@
 """Who turns prompts into rows of tokens: the model itself, or something else with a copy of its weights."""
+from importlib import import_module
 from typing import Dict, List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 import click
@@ -28,6 +29,7 @@ class Sampler(Protocol):
     Turns prompts into rows, with the weights that it has loaded last. The tokens and log-probabilities that it returns
     are learned from: it must sample from the distribution of its ``Sampling``, and report its log-probabilities.
     """
+    exact: bool = True  # whether the learner computes the same log-probabilities, up to rounding in float32
 
     def bind(self, spec: NamedTuple, sampling: Sampling) -> None:
         """Receive the environment's ``token_spec``, by which completions end, and the distribution to sample from."""
@@ -44,6 +46,18 @@ class Sampler(Protocol):
 
     def close(self) -> None:
         """End what the sampler has started."""
+
+
+# By the type of ``policy.collect.engine``, imported when a config asks for it.
+ENGINES = dict(vllm='ding_grpo.engine.vllm:VllmSampler')
+
+
+def make_sampler(cfg: Dict, model: CausalLM) -> Sampler:
+    """The sampler that the section ``policy`` of a config asks for."""
+    if cfg.collect.engine is None:
+        return ModelSampler(model)
+    module, _, name = ENGINES[cfg.collect.engine['type']].partition(':')
+    return getattr(import_module(module), name)(cfg, model)
 
 
 class ModelSampler(Sampler):

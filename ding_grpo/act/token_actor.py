@@ -27,7 +27,7 @@ from ding_grpo.rollout import EarlyStop, KeptSets, Sampling
 from .actor import Actor, Forced, Reading
 from .critic import TokenCritic
 from .kept_cache import version_of
-from .sampler import ModelSampler, RowRequest, Sampler
+from .sampler import ModelSampler, RowRequest, Sampler, make_sampler
 from .sampling_rules import bind_sampling, find_sampling, kept_tokens, seen_tokens, token_rules
 
 
@@ -72,13 +72,14 @@ class TokenActor(Actor):
         self._trained_with: Optional[str] = None  # hash of the vocabulary of a checkpoint
         self._eval_autocast = True
         self._logit_bias: List[Tuple] = []  # (token, bias), until the environment's tokenizer is known
-        self._sampler = ModelSampler(model) if sampler is None else sampler
+        self.sampler = ModelSampler(model) if sampler is None else sampler
         self._loaded: Optional[int] = None  # version of the weights that the sampler has
 
     @classmethod
     def of(cls, model: CausalLM, cfg: Dict, seed: int, sampler: Optional[Sampler] = None) -> 'TokenActor':
         """From the section ``policy`` of a config."""
         collect, log_prob_fn = cfg.collect, LOG_PROB_FNS[cfg.learn.log_prob_fn]
+        sampler = make_sampler(cfg, model) if sampler is None else sampler
         self = cls(model, find_sampling(collect), log_prob_fn, seed, collect.autocast is not None, sampler)
         self._logit_bias = processor_arguments(collect.processors).get('logit_bias', [])
         self._eval_autocast = cfg.eval.autocast
@@ -86,7 +87,7 @@ class TokenActor(Actor):
 
     @property
     def exact(self) -> bool:
-        return self._model.exact_arithmetic and not self._autocast
+        return self._model.exact_arithmetic and not self._autocast and self.sampler.exact
 
     @property
     def has_adapters(self) -> bool:
@@ -130,7 +131,7 @@ class TokenActor(Actor):
         self._model.limit_length(longest)
         self._model.check_decoding()
         self._sampling = bind_sampling(self._unbound, self._logit_bias, spec, self._model.device)
-        self._sampler.bind(spec, self._sampling)
+        self.sampler.bind(spec, self._sampling)
         self.spec = spec
         self._check_vocabulary()
 
@@ -158,14 +159,14 @@ class TokenActor(Actor):
         return self._generate(obs)
 
     def close(self) -> None:
-        self._sampler.close()
+        self.sampler.close()
 
     def evaluating(self) -> ContextManager:
         return nullcontext() if self._eval_autocast else self._model.without_autocast()
 
     def forget(self, env_ids: Optional[List[int]]) -> None:
         super().forget(env_ids)
-        self._sampler.forget(env_ids)
+        self.sampler.forget(env_ids)
 
     def transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
         """One step of one environment, in the form that ``fold_group`` needs, with the tokens that it accepted."""
@@ -306,9 +307,9 @@ class TokenActor(Actor):
         places = {(line, forced[i][0]): forced[i][1] for line, i in enumerate(obs) if i in forced}
         version = version_of(self._model)
         if version != self._loaded:
-            self._sampler.load(self._model.state_dict(), version)
-            self._loaded = version
-        rollout = self._sampler.sample(RowRequest(list(obs), stripped, row_keys, uniform, limit, places, early_stop))
+            self.sampler.load(self._model.state_dict(), version)
+            self._loaded = version_of(self._model)  # a sampler may try other weights
+        rollout = self.sampler.sample(RowRequest(list(obs), stripped, row_keys, uniform, limit, places, early_stop))
         action, logp, kept = rollout.action.cpu(), rollout.logp.cpu(), rollout.kept
         if isinstance(kept, Tensor):
             kept = kept.cpu()

@@ -69,6 +69,7 @@ class Observer:
 
 
 OBSERVERS: Dict[str, Asked] = dict(
+    engine=Asked(lambda cfg: cfg.collect.engine is not None, 'ding_grpo.engine.gap_check:GapCheck'),
     tokens=Asked(
         lambda cfg: cfg.instruments.tokens_every is not None, 'ding_grpo.instruments.token_record:TokenRecord'
     ),

@@ -73,6 +73,7 @@ def _config(cfg: Dict[str, Any], changes: Changes) -> EasyDict:
         raise ConfigError(f"policy.type = {cfg['policy'].get('type')!r}: only groups of grpo can be replayed.")
     cfg = copy.deepcopy(cfg)
     changes.apply(cfg)
+    cfg['policy']['collect']['engine'] = None  # the model samples, from the same distribution
     extra = cfg['policy']['collect'].get('extra_rows', 0)
     if extra > 0 and (changes.forces or changes.rewards):
         raise ConfigError(

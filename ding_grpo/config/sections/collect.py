@@ -10,6 +10,8 @@ _PROCESSORS = Rule(
     all(isinstance(entry, dict) and isinstance(entry.get('type'), str) for entry in v)
 )
 
+_ENGINE = Rule("a dict with type='vllm'", lambda v: isinstance(v, dict) and v.get('type') == 'vllm')
+
 COLLECT = dict(
     # (int) Groups in one collect.
     groups=Key(8, SIZE),
@@ -63,6 +65,9 @@ COLLECT = dict(
     # (bool) Whether the trajectories of a group start in the same state. False gives each its own start, for
     # environments whose starts hardly differ. Completions of a group always have the same prompt.
     shared_start=True,
+    # (Optional[dict]) Samples instead of the model, as ``dict(type='vllm', url='http://127.0.0.1:8000')``, see
+    # docs/guides/vllm.md. For language models. None: the model samples.
+    engine=optional(_ENGINE),
     # (int) 1: sample the groups of the next update in another process while this one learns, with the weights
     # before the update (docs/guides/scaling.md). For ``-m serial_onpolicy`` on CPUs, in a run of one process.
     stale=Key(0, Rule.one_of(0, 1)),

@@ -1,0 +1,232 @@
+"""
+The proof that an engine samples with the weights that are learned: what it says of its rows is compared with what the
+learner computes for them.
+
+At the start, all weights are changed by random numbers that are large enough to be seen, sent, and compared; then the
+true ones. A tensor that does not arrive, or of which the engine keeps an old copy, is found by reading the rows with
+that tensor as it was before: what the engine has computed is then nearer.
+"""
+import re
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
+
+import click
+import torch
+from torch import Tensor
+
+from ding_common import ConfigError, PeerError
+from ding_grpo.model import CausalLM, PromptBatch
+from ding_grpo.rollout import Rollout, Sampling
+
+from .answers import rollout_of
+from .options import KEY
+
+PROMPTS, PROMPT_TOKENS, TOKENS = 8, 12, 16  # of the rows that are compared at the start, at most
+STRENGTH = 0.2  # of the change, see ``changed``
+# nats; the mean gap that rounding in float32 stays below. Of SmolLM2-135M it was 2e-5, and a single tensor with its old
+# values gave 0.04 at least.
+CLEAN = 2e-3
+OTHER = 0.1  # of what the change of all weights does to the rows: a larger gap is no rounding in half precision
+NEARER = 0.7  # of the gap: a reading with an old tensor that is as near as this shows that the engine has it
+EXACT = 1e-3  # nats; a largest gap below it is far below any clipping range
+
+
+class Gap(NamedTuple):
+    """The absolute difference between the log-probabilities of two, in nats."""
+    mean: float
+    largest: float
+
+    @classmethod
+    def of(cls, logp: Tensor, other: Tensor, counts: Tensor) -> 'Gap':
+        """``counts`` (B, S): the tokens that are compared."""
+        gap = (logp.double() - other.double()).abs()[counts]
+        return cls(gap.mean().item(), gap.max().item())
+
+
+class Bounds(NamedTuple):
+    """The largest gaps that a run accepts, as many times those of the start."""
+    mean: float
+    largest: float
+    exact: bool  # whether ratios may be relative to the engine's log-probabilities
+
+    @classmethod
+    def of(cls, found: Gap) -> 'Bounds':
+        return cls(8 * found.mean + 1e-5, 30 * found.largest + 1e-4, found.largest < EXACT)
+
+    def hold(self, gap: Gap) -> bool:
+        return gap.mean <= self.mean and gap.largest <= self.largest
+
+
+def check_tokenizer(server: Any, spec: NamedTuple) -> None:
+    """Raise a ``ConfigError`` if a server has another tokenizer. Ids alone are exchanged, but another tokenizer is of
+    another model."""
+    step = max(spec.vocab_size // 64, 1)
+    text = spec.tokenizer.decode(list(range(0, spec.vocab_size, step)), skip_special_tokens=True)
+    theirs = server.tokens_of(text)
+    own = spec.tokenizer.encode(text, add_special_tokens=False)
+    if theirs is not None and theirs != own:
+        raise ConfigError(
+            f'{KEY}: {server.url} has another tokenizer than env.tokenizer: {text[:40]!r} is {theirs[:8]}, not '
+            f'{own[:8]}. Serve the model of policy.model.'
+        )
+
+
+def prove(sampler: Any) -> Bounds:
+    """Compare an engine with the model, with changed weights and with the true ones. Raises a ``PeerError`` that names
+    the weights which the engine does not have, or says that it computes something else."""
+    rows, model, found = _Rows(sampler), sampler.model, []
+    with changed(model) as true:
+        sampler.send()
+        for number, server in enumerate(sampler.servers):
+            rows.sample(number)
+            found.append(rows.gap())
+            half = server.computes_in != 'float32' or not model.exact_arithmetic
+            told = explanation(rows, found[-1], model, true, half)
+            if told is not None:
+                raise PeerError(f'{KEY}: {server.url} does not sample with the weights that it was sent: {told}')
+    sampler.send()
+    for number in range(len(sampler.servers)):
+        rows.sample(number)
+        found.append(rows.gap())
+    gap = Gap(*map(max, zip(*found)))
+    bounds = Bounds.of(gap)
+    click.echo(
+        f'engine: it has the weights. Its log-probabilities differ from the learner\'s by {gap.mean:.1e} in the mean, '
+        f'{gap.largest:.1e} at most; a run ends beyond {bounds.mean:.1e} or {bounds.largest:.1e}'
+    )
+    return bounds
+
+
+class _Rows:
+    """Rows of random prompts, and what the model computes for them."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler, spec = sampler, sampler.spec
+        draw = torch.Generator().manual_seed(0)
+        room = min(spec.max_prompt_length, PROMPT_TOKENS)
+        self._prompts = list(torch.randint(spec.vocab_size, (PROMPTS, room), generator=draw))
+
+    def sample(self, server: int) -> None:
+        sampler, most = self._sampler, min(self._sampler.spec.max_new_tokens, TOKENS)
+        params = dict(sampler.params(), max_tokens=most)
+        rows = [sampler.row(p.tolist(), dict(params, seed=i)) for i, p in enumerate(self._prompts)]
+        answers = sampler.ask(rows, [server] * len(rows))
+        self.rollout = rollout_of(answers, sampler.sampling.top_k or 0, False)
+
+    def gap(self, read: Optional[Callable] = None) -> Gap:
+        """Between the engine and the model as it is now."""
+        logp = (read or log_probs)(self._sampler.model, self._sampler.sampling, self._prompts, self.rollout)
+        counts = torch.arange(logp.shape[1]) < self.rollout.length.unsqueeze(1)
+        return Gap.of(logp, self.rollout.logp, counts)
+
+
+@torch.no_grad()
+def log_probs(model: CausalLM, sampling: Sampling, prompts: List[Tensor], rollout: Rollout) -> Tensor:
+    """Log-probabilities (B, S) of rows, on the CPU."""
+    action = rollout.action.clamp(min=0).to(model.device)
+    logit = model.completion_logits(PromptBatch.of(prompts, model.device), action, rollout.length.to(model.device))
+    return _chosen(logit, sampling, action, rollout.kept)
+
+
+@torch.no_grad()
+def log_probs_by_head(weight: Tensor) -> Callable:
+    """As ``log_probs``, with another output matrix."""
+
+    def read(model: CausalLM, sampling: Sampling, prompts: List[Tensor], rollout: Rollout) -> Tensor:
+        action = rollout.action.clamp(min=0).to(model.device)
+        states = model.completion_states(PromptBatch.of(prompts, model.device), action, None)
+        head = model.output_head()
+        logit = head._replace(weight=weight[:len(head.weight)]).logits(states.of_tokens())
+        return _chosen(logit, sampling, action, rollout.kept)
+
+    return torch.no_grad()(read)
+
+
+def _chosen(logit: Tensor, sampling: Sampling, action: Tensor, kept: Optional[Tensor]) -> Tensor:
+    logit, index = sampling.reuse(logit, action, None if kept is None else kept.to(logit.device))
+    return logit.log_softmax(-1).gather(-1, index.unsqueeze(-1)).squeeze(-1).cpu()
+
+
+@contextmanager
+@torch.no_grad()
+def changed(model: CausalLM) -> Iterator[Dict[str, Tensor]]:
+    """Context in which all weights are changed by random numbers. It gives the true ones, by name."""
+    weights, draw = trained(model), torch.Generator().manual_seed(0)
+    true = {name: w.detach().clone() for name, w in weights.items()}
+    try:
+        for w in weights.values():
+            # so that each layer changes what it passes on, also at the start of training
+            scale = w.abs().mean() + (w.shape[-1] ** -0.5 if w.dim() > 1 else 0.1)
+            w += STRENGTH * scale * torch.randn(w.shape, generator=draw).to(w)
+        yield true
+    finally:
+        with torch.no_grad():
+            for name, w in weights.items():
+                w.copy_(true[name])
+
+
+def trained(model: CausalLM) -> Dict[str, Tensor]:
+    return dict(model.lm.named_parameters())
+
+
+def explanation(rows: _Rows, gap: Gap, model: CausalLM, true: Dict[str, Tensor], half: bool) -> Optional[str]:
+    """Why an engine's log-probabilities are not those of the changed weights that the model has; None if they are, but
+    for rounding. ``half``: whether one of the two computes in half precision, where only what does more than rounding
+    is found."""
+    if gap.mean < CLEAN:
+        return None
+    weights, nearest = trained(model), _Nearest(gap.mean)
+    everything = _gap_with(rows, weights, true, list(weights)).mean
+    nearest.see(everything, 'all of them')
+    if model.lm.config.get_text_config().tie_word_embeddings:
+        old = true[next(name for name, w in weights.items() if w is model.lm.get_input_embeddings().weight)]
+        nearest.see(rows.gap(log_probs_by_head(old)).mean, 'the output matrix, which is tied to the embedding')
+    for kind, names in _kinds(weights).items():
+        nearest.see(_gap_with(rows, weights, true, names).mean, kind)
+    wrong = gap.mean > OTHER * everything or not half
+    for name in weights if wrong else ():
+        nearest.see(_gap_with(rows, weights, true, [name]).mean, name)
+    if nearest.name is not None:
+        return (
+            f'it has old values of {nearest.name}. With these the difference is {nearest.gap:.1e} nats in the mean, '
+            f'with what was sent {gap.mean:.1e}'
+        )
+    if not wrong:
+        return None
+    return (
+        f'its log-probabilities differ by {gap.mean:.1e} nats in the mean, and old weights do not explain it. It '
+        'computes another function: compare its config with the model (rotary embedding, types, quantization), and '
+        'start it with --logprobs-mode processed_logprobs'
+    )
+
+
+class _Nearest:
+    """The old weights with which a reading is nearest to the engine, if it is much nearer than without them."""
+
+    def __init__(self, gap: float) -> None:
+        self.gap, self.name = NEARER * gap, None
+
+    def see(self, gap: float, name: str) -> None:
+        if gap < self.gap:
+            self.gap, self.name = gap, name
+
+
+@torch.no_grad()
+def _gap_with(rows: _Rows, weights: Dict[str, Tensor], true: Dict[str, Tensor], names: List[str]) -> Gap:
+    """The gap of a reading with the true values of some weights."""
+    sent = {name: weights[name].clone() for name in names}
+    for name in names:
+        weights[name].copy_(true[name])
+    try:
+        return rows.gap()
+    finally:
+        for name, value in sent.items():
+            weights[name].copy_(value)
+
+
+def _kinds(weights: Dict[str, Tensor]) -> Dict[str, List[str]]:
+    """Names of weights, by their name without the numbers of layers."""
+    kinds: Dict[str, List[str]] = {}
+    for name in weights:
+        kinds.setdefault(re.sub(r'\.\d+\.', '.*.', name), []).append(name)
+    return {kind: names for kind, names in kinds.items() if len(names) > 1}

@@ -1,0 +1,1 @@
+"""Put on the ``PYTHONPATH`` of a vLLM server; nothing of this project is imported there."""

@@ -1,0 +1,74 @@
+import copy
+
+import pytest
+import torch
+from easydict import EasyDict
+
+from ding_grpo.config.keys import DEFAULTS
+from ding_grpo.engine.vllm import VllmSampler
+from ding_grpo.model import CausalLM
+from ding_grpo.rollout import Sampling
+from dizoo_llm.envs.spec import TokenSpec
+from tests.conftest import TINY
+from tests.engine.small_vllm import SmallVllm
+
+MODEL = dict(TINY, vocab_size=40, tie_word_embeddings=True)
+
+
+class Letters:
+    """As much of a tokenizer as the start of an engine needs."""
+
+    def __init__(self, first=0):
+        self._first = first
+
+    def decode(self, ids, **_):
+        return ' '.join(map(str, ids))
+
+    def encode(self, text, **_):
+        return [int(word) + self._first for word in text.split()]
+
+
+def make_model():
+    torch.manual_seed(0)
+    return CausalLM(config=dict(MODEL))
+
+
+@pytest.fixture
+def model():
+    model = make_model()
+    model.limit_vocabulary(36)  # as of many models, whose output matrix is padded
+    return model
+
+
+@pytest.fixture
+def serve():
+    """Starts servers with the model of ``model``, or another."""
+    servers = []
+
+    def start(model=None, **kwargs):
+        servers.append(SmallVllm(make_model() if model is None else model, **kwargs))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def engine(model, tmp_path):
+    """Makes the sampler of a model, given its servers or other keys of ``engine``."""
+    made = []
+
+    def make(*servers, sampling=Sampling(), ends=None, **keys):
+        cfg = EasyDict(copy.deepcopy(DEFAULTS))
+        urls = dict(url=[server.url for server in servers]) if servers else {}
+        cfg.collect.engine = {'type': 'vllm', 'folder': str(tmp_path), 'patience': 5.0, **urls, **keys}
+        cfg.collect.top_k = sampling.top_k
+        sampler = VllmSampler(cfg, model)
+        sampler.bind(TokenSpec(Letters(), (1, ), 36, 8, 6, dict(right=1.), 1, 6, ends), sampling)
+        made.append(sampler)
+        return sampler
+
+    yield make
+    for sampler in made:
+        sampler.close()

@@ -1,0 +1,75 @@
+"""Keys that an engine cannot follow: a run that samples from another distribution than it learns from."""
+import copy
+
+import pytest
+from easydict import EasyDict
+
+from ding_common import ConfigError
+from ding_grpo.config.keys import DEFAULTS
+from ding_grpo.engine.options import EngineOptions, check_sampling
+
+pytestmark = pytest.mark.unittest
+URL = 'http://127.0.0.1:8000'
+
+
+@pytest.mark.parametrize(
+    'engine, words', [
+        (dict(), 'must have either url'),
+        (dict(url=URL, launch=dict(python='python')), 'must have either url'),
+        (dict(url='127.0.0.1:8000'), "policy.collect.engine.url = '127.0.0.1:8000': must be an address"),
+        (dict(url=[]), 'must be an address'),
+        (dict(url=[URL, URL]), 'must be an address'),
+        (dict(url=URL, second=3), "engine.second = 3: unknown key; did you mean 'seconds'?"),
+        (dict(url=URL, seconds=0), 'engine.seconds = 0: must be'),
+        (dict(url=URL, patience=-1), 'engine.patience = -1: must be'),
+        (dict(url=URL, folder=''), "engine.folder = '': must be the path of a folder"),
+        (dict(launch=dict(args=[])), 'engine.launch.python: missing'),
+        (dict(launch=dict(python='python', args='--x')), "engine.launch.args = '--x': must be a list"),
+        (dict(launch=dict(python='python', argument=[])), 'engine.launch.argument'),
+        (dict(launch=dict(python='python', env=dict(A=1))), "engine.launch.env = {'A': 1}: must be a dict of texts"),
+    ]
+)
+def test_wrong_key(engine, words):
+    with pytest.raises(ConfigError) as error:
+        EngineOptions.of(dict(engine, type='vllm'))
+    assert words in error.value.message
+
+
+def test_url_without_its_last_slash():
+    assert EngineOptions.of(dict(type='vllm', url=f'{URL}/')).url == (URL, )
+
+
+@pytest.mark.parametrize(
+    'keys, words', [
+        (dict(extra_rows=2), 'policy.collect.extra_rows = 2: not available'),
+        (dict(stale=1), 'policy.collect.stale = 1: not available'),
+        (dict(autocast='bfloat16'), "give the server's --dtype instead"),
+        (dict(top_p=0.9), 'policy.collect.top_p = 0.9: not available'),
+        (dict(processors=[dict(type='min_p', p=0.1)]), 'Set policy.collect.top_k too'),
+        (dict(processors=[dict(type='typical_p', p=0.1)], top_k=5), 'processors: typical_p: not available'),
+        (dict(processors=[dict(type='m:f')], top_k=5), 'processors: allowed_tokens: not available'),
+        (dict(processors=[dict(type='min_p', p=0.1)], top_k=5, top_p=0.9), 'min_p with top_p: not available'),
+    ]
+)
+def test_sampling_that_is_not_exact(keys, words):
+    cfg = EasyDict(copy.deepcopy(DEFAULTS))
+    cfg.collect.update(keys)
+    with pytest.raises(ConfigError) as error:
+        check_sampling(cfg)
+    assert words in error.value.message
+
+
+@pytest.mark.parametrize(
+    'keys', [dict(), dict(top_k=5, top_p=0.9),
+             dict(top_k=5, processors=[dict(type='min_p', p=.1)])]
+)
+def test_sampling_that_is_exact(keys):
+    cfg = EasyDict(copy.deepcopy(DEFAULTS))
+    cfg.collect.update(keys)
+    check_sampling(cfg)
+
+
+def test_several_processes():
+    cfg = EasyDict(copy.deepcopy(DEFAULTS), multi_gpu=True)
+    with pytest.raises(ConfigError, match='policy.multi_gpu = True: not available'):
+        check_sampling(cfg)

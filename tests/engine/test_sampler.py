@@ -1,0 +1,237 @@
+"""Rows of an engine: their ids, log-probabilities and lengths, and what becomes of rows that are not answered."""
+import math
+import time
+
+import pytest
+import torch
+from aiohttp import web
+
+from ding_common import ConfigError, PeerError
+from ding_grpo.act.sampler import RowRequest
+from ding_grpo.engine import vllm
+from ding_grpo.engine.proof import log_probs
+from ding_grpo.rollout import Sampling
+
+pytestmark = pytest.mark.unittest
+PROMPTS = [torch.tensor(ids) for ids in ([3, 4, 5], [3, 4, 5], [6, 7], [8, 9, 10, 11])]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    """No wait before another attempt."""
+    monkeypatch.setattr(vllm, 'LONGEST_WAIT', 0.01)
+
+
+def begun(sampler):
+    sampler.load(sampler.model.state_dict(), 1)
+    for server in sampler.servers:
+        assert server.version
+    return sampler
+
+
+def request(prompts=PROMPTS, keys=None, greedy=False, **kwargs):
+    uniform = None if greedy else torch.rand(len(prompts), 6, dtype=torch.float64, generator=seeded())
+    keys = {i: (0, i, 0) for i in range(len(prompts))} if keys is None else keys
+    return RowRequest(list(range(len(prompts))), prompts, keys, uniform, **kwargs)
+
+
+def seeded():
+    return torch.Generator().manual_seed(3)
+
+
+def rows_of(rollout):
+    return [ids[:n].tolist() for ids, n in zip(rollout.action, rollout.length)]
+
+
+@pytest.mark.parametrize(
+    'sampling',
+    [Sampling(), Sampling(temperature=0.7),
+     Sampling(top_k=4), Sampling(1.3, top_k=6, top_p=0.8)]
+)
+def test_log_probabilities_are_those_of_the_model(serve, engine, model, sampling):
+    sampler = begun(engine(serve(), sampling=sampling))
+    rollout = sampler.sample(request())
+    counts = torch.arange(rollout.action.shape[1]) < rollout.length.unsqueeze(1)
+    own = log_probs(model, sampling, PROMPTS, rollout)
+    assert (own - rollout.logp).abs()[counts].max() < 1e-5
+    assert ((rollout.action >= 0) == counts).all() and (rollout.logp[~counts] == 0).all()
+    if sampling.top_k is None:
+        assert rollout.kept is None
+    else:
+        assert (rollout.kept == rollout.action.unsqueeze(-1)).any(-1)[counts].all()
+        assert rollout.kept.shape[2] == sampling.top_k and (rollout.kept[~counts] == -1).all()
+
+
+def test_same_request_gives_the_same_rows_and_equal_prompts_other_ones(serve, engine):
+    sampler = begun(engine(serve()))
+    first, again = sampler.sample(request()), sampler.sample(request())
+    assert rows_of(first) == rows_of(again)
+    assert rows_of(first)[0] != rows_of(first)[1]
+
+
+def test_greedy_rows_are_those_of_the_model(serve, engine, model):
+    sampler = begun(engine(serve()))
+    found = sampler.sample(request(greedy=True))
+    for prompt, ids in zip(PROMPTS, rows_of(found)):
+        for t, i in enumerate(ids):
+            logit = model.lm(torch.cat([prompt, torch.tensor(ids[:t], dtype=torch.long)])[None]).logits[0, -1, :36]
+            assert logit.argmax() == i
+    assert (found.logp == 0).all()
+
+
+def test_rows_end_at_their_limit_with_end_tokens_and_with_stop_strings(serve, engine):
+    sampler = begun(engine(serve()))
+    assert sampler.sample(request(limit=torch.tensor([1, 2, 3, 9]))).length.le(torch.tensor([1, 2, 3, 6])).all()
+    sampler.spec = sampler.spec._replace(ends=lambda ids: ids[-1] % 2 == 0)
+    for ids in rows_of(sampler.sample(request(prompts=PROMPTS * 8))):
+        ends = [i % 2 == 0 or i == 1 for i in ids]
+        assert not any(ends[:-1]) and (ends[-1] or len(ids) == 6)
+
+
+def test_tokens_that_no_text_has_are_never_sampled(serve, engine, model):
+    server = serve()
+    sampler = begun(engine(server))
+    with torch.no_grad():
+        model.lm.get_input_embeddings().weight[36:] *= 100  # the most probable ones, or the least
+    sampler.load(model.state_dict(), 2)
+    assert sampler.sample(request(prompts=PROMPTS * 8)).action.max() < 36
+
+
+def test_new_weights_are_sampled_from(serve, engine, model):
+    sampler = begun(engine(serve()))
+    with torch.no_grad():
+        for w in model.parameters():
+            w.mul_(3)
+    sampler.load(model.state_dict(), 2)
+    rollout = sampler.sample(request())
+    counts = torch.arange(rollout.action.shape[1]) < rollout.length.unsqueeze(1)
+    assert (log_probs(model, Sampling(), PROMPTS, rollout) - rollout.logp).abs()[counts].max() < 1e-4
+
+
+def test_rows_of_a_group_ask_one_server(serve, engine):
+    servers = serve(), serve()
+    sampler = begun(engine(*servers))
+    for server in servers:
+        server.asked.clear()
+    keys = {i: (0, i // 4, i % 4) for i in range(16)}
+    sampler.sample(request([torch.tensor([2 + i // 4]) for i in range(16)], keys))
+    asked = [[body['token_ids'] for body in server.asked] for server in servers]
+    assert [sorted(ids) for ids in asked] == [[[2]] * 4 + [[4]] * 4, [[3]] * 4 + [[5]] * 4]
+
+
+def lose(request, answer):
+    request.transport.close()
+
+
+def status(code, **headers):
+    return lambda request, answer: web.json_response(dict(error='said so'), status=code, headers=headers)
+
+
+def changed(**choice):
+
+    def change(request, answer):
+        answer['choices'][0].update(choice)
+
+    return change
+
+
+@pytest.mark.parametrize('fault', [lose, status(500), status(503), status(429, **{'Retry-After': '0.01'})])
+def test_only_missing_rows_are_asked_again_and_are_the_same(serve, engine, fault):
+    server = serve()
+    sampler = begun(engine(server))
+    expected = rows_of(sampler.sample(request()))
+    server.asked.clear()
+    server.faults.answers = [lambda *_: None, fault]
+    assert rows_of(sampler.sample(request())) == expected
+    assert len(server.asked) == 5
+
+
+@pytest.mark.parametrize(
+    'change, words', [
+        (changed(token_ids=[3] * 7), 'has answered 7 tokens with'),
+        (changed(token_ids=[]), 'has answered 0 tokens'),
+        (changed(token_ids=[-3] * 6), 'has answered 6 tokens'),
+        (changed(logprobs=None), 'another form than vLLM'),
+        (changed(weight_versions=None), 'another form than vLLM'),
+        (status(400), 'refuses: 400'),
+        (status(404), '--enable-scale-out'),
+    ]
+)
+def test_wrong_answers_end_the_run(serve, engine, change, words):
+    server = serve()
+    sampler = begun(engine(server))
+    server.faults.answers = [change]
+    with pytest.raises((ConfigError, PeerError)) as error:
+        sampler.sample(request())
+    assert words in error.value.message
+    assert len(server.aborted) == 4  # the others do not run on
+
+
+def test_a_server_that_always_fails_ends_the_run(serve, engine):
+    server = serve()
+    sampler = begun(engine(server))
+    server.faults.answers = [status(500)] * 100
+    with pytest.raises(PeerError, match='4 rows have no answer after 6 attempts'):
+        sampler.sample(request())
+
+
+def test_nan_is_passed_on(serve, engine):
+    server = serve()
+    sampler = begun(engine(server))
+    with torch.no_grad():
+        next(server.model.parameters()).fill_(math.nan)
+    assert sampler.sample(request()).logp.isnan().any()
+
+
+def test_rows_of_old_weights_are_sampled_again(serve, engine):
+    server = serve()
+    sampler = begun(engine(server))
+    loads, version = server.loads, server.version
+    server.version = 'default'  # it has ended and was started again by somebody
+    sampler.sample(request())
+    assert server.loads == loads + 1 and server.version == version
+
+
+def test_a_server_that_always_has_old_weights_ends_the_run(serve, engine):
+    server = serve()
+    sampler = begun(engine(server, patience=0.5))
+    server.faults.version = 'other'
+    with pytest.raises(PeerError, match=r"the row is of weights \['other'\]"):
+        sampler.sample(request())
+
+
+def test_weights_are_sent_again_if_the_server_refuses_them_once(serve, engine, model):
+    server = serve()
+    sampler = begun(engine(server))
+    server.faults.refuses_weights = 1
+    sampler.load(model.state_dict(), 2)
+    assert sampler.sample(request()).length.min() > 0
+
+
+def test_server_that_does_not_answer(engine):
+    sampler = engine(url='http://127.0.0.1:9', patience=0.3)
+    with pytest.raises(PeerError, match='http://127.0.0.1:9 does not answer for 0.3 s, policy.collect.engine.patience'):
+        begun(sampler)
+
+
+def test_request_that_takes_too_long(serve, engine):
+    server = serve()
+    sampler = begun(engine(server, seconds=0.5, patience=0.5))
+    server.faults.seconds = 5.0
+    start = time.monotonic()
+    with pytest.raises(PeerError, match='ReadTimeout'):
+        sampler.sample(request())
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize('folder', ['/dev/full/x', '/nowhere'])
+def test_folder_that_cannot_be_written(serve, engine, folder):
+    with pytest.raises(ConfigError, match=f"policy.collect.engine.folder = '{folder}'"):
+        begun(engine(serve(), folder=folder))
+
+
+def test_nothing_is_left(serve, engine, tmp_path):
+    sampler = begun(engine(serve()))
+    assert list(tmp_path.iterdir())
+    sampler.close()
+    assert not list(tmp_path.iterdir())
