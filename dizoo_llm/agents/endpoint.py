@@ -66,6 +66,7 @@ class Endpoint:
             logging.getLogger(name).setLevel(logging.WARNING)
         self._pid, self._users, self.dead, self.temperature = os.getpid(), 0, False, 1.0
         self._episodes: Dict[str, Episode] = {}
+        self._connections: Dict[Any, str] = {}  # and the row that each has served last
         self.loop = asyncio.new_event_loop()
         self.loop.set_task_factory(task_of_episode)
         self._thread = threading.Thread(target=self.loop.run_forever, name='agents', daemon=True)
@@ -113,8 +114,22 @@ class Endpoint:
         self._episodes[episode.key] = episode
 
     def forget(self, key: str) -> None:
-        """Refuse further requests of an episode, which has ended."""
+        """Refuse further requests of an episode, which has ended, and close its connections."""
         self._episodes.pop(key, None)
+        self.loop.call_soon_threadsafe(self._disconnect, key)
+
+    def _disconnect(self, key: str) -> None:
+        # A client that its agent has not closed keeps its connections for an hour.
+        for connection in [each for each, last in self._connections.items() if last == key]:
+            del self._connections[connection]
+            connection.close()  # after the answer to its request, if there is one
+
+    def _connected(self, request: 'web.Request') -> None:
+        key = request.match_info['key']
+        if key in self._episodes:
+            self._connections[request.protocol] = key
+        else:
+            request.protocol.close()
 
     def answers(self, seconds: float) -> bool:
         """Whether the event loop runs. If not, a coroutine occupies it and cannot be stopped."""
@@ -126,10 +141,12 @@ class Endpoint:
         return not self.dead
 
     async def _post(self, request: 'web.Request') -> 'web.StreamResponse':
+        self._connected(request)
         status, body = await self.respond(request.path, await request.read())
         return await _stream(request, body) if isinstance(body, list) else web.json_response(body, status=status)
 
     async def _get(self, request: 'web.Request') -> 'web.Response':
+        self._connected(request)
         return web.json_response(dict(object='list', data=[dict(id='policy', object='model', created=0, owned_by='')]))
 
     async def respond(self, path: str, content: bytes) -> Tuple[int, Union[Dict, List[Dict]]]:
