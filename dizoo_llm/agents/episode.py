@@ -137,10 +137,9 @@ class Episode:
 
     def _close(self) -> None:
         self._over = True
-        self._endpoint.loop.call_soon_threadsafe(self._refuse_waiting)
-        self._endpoint.forget(self.key)
+        self._endpoint.forget(self)
 
-    def _refuse_waiting(self) -> None:
+    def refuse_waiting(self) -> None:
         """Nobody answers these any more. Clients in threads and in other processes are not cancelled with the agent."""
         for future in self._waiting:
             if not future.done():

@@ -39,6 +39,14 @@ STEPS = dict(
 )
 ANCHOR = dict(batch_groups=3, epoch_per_collect=2, advantage='anchor', learning_rate=1e-3, micro_batch_tokens=60)
 TURNS = dict(TOKENS, policy=dict(TOKENS['policy'], learn=ANCHOR))
+GUESSES = dict(
+    task=dict(
+        type='agent', run='tests.dizoo_llm.agents.programs:guesses', problems=[dict(secret=i) for i in range(4)]
+    ),
+    tokenizer=dict(words=['guess', 'again', 'lower', 'higher', *map(str, range(4))]),
+    **dict(max_prompt_length=2, max_turns=4, max_tokens=20, max_new_tokens=3),
+)
+AGENTS = deep_merge_dicts(TOKENS, dict(env=GUESSES))  # episodes of several texts
 BUFFER = dict(
     env=dict(collector_env_num=8),
     policy=dict(
@@ -129,6 +137,7 @@ class TestTwoProcesses:
             long('think_answer_grpo', TOKENS, 'serial_onpolicy', Torchrun, id='torchrun'),
             long('think_answer_grpo', CRITIC, 'serial_onpolicy', Run, id='critic'),
             long('key_and_door_grpo', TURNS, 'serial_onpolicy', Run, id='turns'),
+            long('think_answer_grpo', AGENTS, 'serial_onpolicy', Run, id='agents'),
             long('cartpole_grpo', STEPS, 'serial_onpolicy', Run, id='steps'),
             pytest.param('think_answer_grpo_serial', BUFFER, 'serial', Run, id='replay_buffer'),
         ]

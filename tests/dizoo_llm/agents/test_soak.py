@@ -18,7 +18,7 @@ from ding_common.processes.memory import resident_memory
 from ding_grpo.check import built
 from dizoo_llm.agents.endpoint import Endpoint
 from tests.cases import long
-from tests.dizoo_llm.agents.programs import ask, user, write_tokenizer
+from tests.dizoo_llm.agents.programs import ask, in_a_thread, user, write_tokenizer
 from tests.shipped import small
 
 pytestmark = pytest.mark.unittest
@@ -122,6 +122,11 @@ async def over_http(client, rng):
     return True
 
 
+async def asks_in_a_thread(client, rng):
+    await in_a_thread(None, client)
+    return True
+
+
 async def leaves_a_thread(client, rng):
     """Returns while a client in a thread waits."""
     web = openai.DefaultHttpxClient(verify=False)
@@ -141,7 +146,7 @@ KINDS = {
     each.__name__: each
     for each in (
         continues, several_texts, raises, cannot_score, floods, gives_up, is_answered_after_its_end, hangs, over_http,
-        leaves_a_thread
+        asks_in_a_thread, leaves_a_thread
     )
 }
 ORDER = [*KINDS, *(kind for kind in KINDS if kind != 'floods')]  # which takes the most time
@@ -184,7 +189,7 @@ def episodes(samples):
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
-@pytest.mark.parametrize('rows, collects, seconds', [(40, 1, 3.0), long(200, 25, 8.0)])
+@pytest.mark.parametrize('rows, collects, seconds', [(40, 1, 3.0), long(200, 25, 5.0)])
 def test_what_ended_well_is_learned_and_nothing_is_left(tmp_path, monkeypatch, rows, collects, seconds):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys.modules[__name__], 'LEDGER', Ledger())
