@@ -170,7 +170,7 @@ def configs(rows, seconds):
 def left():
     """What this process holds between two collects, when cancelled agents have ended."""
     loop, since = Endpoint._shared.loop, time.monotonic()
-    while len(asyncio.all_tasks(loop)) > 0 and time.monotonic() - since < 2:
+    while asyncio.all_tasks(loop) and time.monotonic() - since < 2:
         time.sleep(0.02)
     gc.collect()  # clients that agents have not closed
     return dict(
@@ -192,7 +192,7 @@ def episodes(samples):
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
-@pytest.mark.parametrize('rows, collects, seconds', [(40, 1, 3.0), long(200, 25, 5.0)])
+@pytest.mark.parametrize('rows, collects, seconds', [(24, 1, 2.0), long(200, 25, 5.0)])
 def test_what_ended_well_is_learned_and_nothing_is_left(tmp_path, monkeypatch, rows, collects, seconds):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys.modules[__name__], 'LEDGER', Ledger())
@@ -202,22 +202,21 @@ def test_what_ended_well_is_learned_and_nothing_is_left(tmp_path, monkeypatch, r
         for update in range(collects):
             found += episodes(collector.collect(train_iter=update))
             states.append(left())
-            print(update, states[-1], flush=True)
         records = read_json_lines(f'{main.exp_name}/log/trial/completions.jsonl')
     assert threading.active_count() == threads and Endpoint._shared is None
     told = Counter(kind for kind, why in FAILED.items() for record in records if why in str(record['failed']))
-    print(told, LEDGER.begun, LEDGER.ended)
     assert told == {kind: LEDGER.begun[kind] for kind in FAILED}
     assert len(found) == rows * collects == sum(LEDGER.begun.values())
     assert sorted(reward for failed, reward in found if not failed) == sorted(LEDGER.well)
     assert sum(failed for failed, _ in found) == sum(told.values())
     assert LEDGER.ended == {kind: LEDGER.begun[kind] for kind in LATE}
+    assert all(state['tasks'] == state['connections'] == 0 for state in states)
     if collects > 1:
         size = collects // 4
         first, second, last = map(averages, (states[:size], states[size:2 * size], states[-size:]))
         print('first, second and last quarter', first, second, last)
         assert last['memory'] - first['memory'] < 20 and last['memory'] - second['memory'] < 6  # MiB
-        assert all(abs(last[name] - first[name]) <= 1 for name in ('files', 'connections', 'threads', 'tasks'))
+        assert all(abs(last[name] - first[name]) <= 1 for name in ('files', 'threads'))
 
 
 def averages(states):
