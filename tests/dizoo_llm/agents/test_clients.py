@@ -67,7 +67,7 @@ def test_a_thread_that_hangs_does_not_stop_the_end(env_of, monkeypatch, caplog):
 
 
 def test_connections_end_with_their_row(env_of):
-    """A client that is not closed keeps them for an hour."""
+    """A client that is not closed keeps them for an hour, also one that asks when its row has ended."""
     clients = []
 
     async def run(problem, client):
@@ -78,8 +78,12 @@ def test_connections_end_with_their_row(env_of):
     env = env_of(run)
     for _ in range(3):
         assert play(env, 'x')[1][1] == 1
+    server = env._endpoint._runner.server
+    late = openai.OpenAI(base_url=str(clients[-1].base_url), api_key='any', max_retries=0)
+    with pytest.raises(openai.APIStatusError, match='the episode of this row has ended'):
+        late.completions.create(model='policy', prompt='x')
     for _ in range(100):
-        if not env._endpoint._runner.server.connections:
+        if not server.connections:
             break
         time.sleep(0.02)
-    assert not env._endpoint._runner.server.connections and not env._endpoint._idle
+    assert not server.connections and not env._endpoint._idle

@@ -169,14 +169,15 @@ def configs(rows, seconds):
 
 def left():
     """What this process holds between two collects, when cancelled agents have ended."""
-    loop, since = Endpoint._shared.loop, time.monotonic()
-    while asyncio.all_tasks(loop) and time.monotonic() - since < 2:
+    loop, server, since = Endpoint._shared.loop, Endpoint._shared._runner.server, time.monotonic()
+    while (asyncio.all_tasks(loop) or server.connections) and time.monotonic() - since < 2:
         time.sleep(0.02)
+    connections = len(server.connections)
     gc.collect()  # clients that agents have not closed
     return dict(
         memory=resident_memory(),
         files=len(os.listdir('/proc/self/fd')),
-        connections=len(Endpoint._shared._runner.server.connections),
+        connections=connections,
         threads=threading.active_count(),
         tasks=len(asyncio.all_tasks(loop)),
     )
