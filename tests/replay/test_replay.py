@@ -25,7 +25,7 @@ SHIFT = [0]  # what the agent below adds, as one with a clock would
 
 
 async def guesses(problem, client):
-    return await programs.guesses(problem, client) + SHIFT[0]
+    return [await programs.guesses(problem, client) / 4 + SHIFT[0]] * 4  # one for each answer
 
 
 def agents(policy):
