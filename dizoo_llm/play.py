@@ -15,6 +15,7 @@ from ding_common.hub.language_model import build_causal_lm
 
 from .envs import TokenEnv
 from .envs.options import ENV_OPTIONS
+from .envs.token_env import create_env
 from .models import generation
 from .text.tokenizer import load_tokenizer
 
@@ -50,7 +51,7 @@ def main(
     longest = max_new_tokens or env.get('max_new_tokens') or _limit_of(model, folder)
     if task is not None or config is not None and prompt is None:
         env.update(tokenizer=dict(pretrained=folder), max_new_tokens=longest, evaluation=True, overlong_buffer=None)
-        _answer_all(model, TokenEnv(**env), problems, temperature)
+        _answer_all(model, create_env(**env), problems, temperature)
         return
 
     chat = {key: env[key] for key in ('chat', 'system_prompt', 'chat_options') if key in env}
@@ -109,8 +110,11 @@ def _answer_all(model: PreTrainedModel, env: TokenEnv, problems: int, temperatur
 def _dialogue(info: Dict[str, Any]) -> str:
     """An episode of several turns, a line for each text."""
     lines = [f"problem {info['index']}: {info['prompt']}"]
+    if info.get('request') is not None:  # an agent writes its prompts itself
+        lines.append(f"  request: {info['request']}")
     for turn in info['turns']:
-        lines.append(f"  model: {turn['text']}{' (cut)' * turn['cut']}")
+        of = f", text {turn['trajectory'] + 1}" if turn.get('trajectory') else ''
+        lines.append(f"  model{of}: {turn['text']}{' (cut)' * turn['cut']}")
         lines.append(f"  reply: {turn['reply']}  (reward {turn['reward']:.2f})")
     end = 'truncated' if info['truncated'] else 'ended'
     lines.append(

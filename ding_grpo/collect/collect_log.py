@@ -57,7 +57,7 @@ class CollectLog:
             self, groups: List[Collected], episodes: int, seconds: float, train_iter: int, envstep: int, further: Dict
     ) -> None:
         samples = [group.sample for group in groups]
-        returns = np.concatenate([s['reward'].sum(1)[s['failed'] == 0].numpy() for s in samples])
+        returns = np.concatenate([group.returns().numpy() for group in groups])
         steps = float(sum(s['weight'].sum() for s in samples))
         info = dict(
             episode_count=episodes,

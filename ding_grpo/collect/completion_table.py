@@ -10,7 +10,8 @@ from ding_grpo.logs.screen import shorten
 
 class CompletionTable:
     """Writes sampled completions, or dialogues of several turns, for a human reader. The best and the worst of each
-    group go into a small table and a file of JSON lines. Completions that could not be scored go into the same file."""
+    group go into a small table and a file of JSON lines. Completions that could not be scored go into the same file.
+    Of an episode of several texts the first row is written, whose info has all of them."""
 
     def __init__(self, path: str, rows: int) -> None:
         """Tables of at most ``rows`` rows are appended to PATH.txt, completions to PATH.jsonl."""
@@ -26,8 +27,8 @@ class CompletionTable:
         rows (G, ), or None if they are not known yet. Returns the table."""
         records, lines = [], []
         for group, sample, adv in zip(infos, samples, advantages):
-            reward = sample['reward'].sum(1)  # (G, )
-            scored = (sample['failed'] == 0).nonzero().squeeze(1)
+            reward = sample['reward'].sum(1)[:len(group)]  # (G, )
+            scored = (sample['failed'][:len(group)] == 0).nonzero().squeeze(1)
             if len(scored) == 0:
                 continue
             best, worst = scored[reward[scored].argmax()], scored[reward[scored].argmin()]
@@ -60,7 +61,7 @@ class CompletionTable:
     ) -> None:
         """Append every completion that could not be scored, untruncated, to the file of JSON lines."""
         for group, sample, adv in zip(infos, samples, advantages):
-            for row in sample['failed'].nonzero().squeeze(1).tolist():
+            for row in sample['failed'][:len(group)].nonzero().squeeze(1).tolist():
                 append_json(f'{self._path}.jsonl', _record(train_iter, sample, row, group[row], adv))
 
 

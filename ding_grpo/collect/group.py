@@ -89,8 +89,9 @@ class Collected(NamedTuple):
     dropped_tokens: int
 
     def returns(self) -> Tensor:
-        """The returns of the rows that could be scored, :math:`(G, )`."""
-        return self.sample['reward'].sum(1)[self.sample['failed'] == 0]
+        """The returns of the episodes that could be scored, :math:`(G, )`. Rows of their further texts come last."""
+        rows = len(self.infos)
+        return self.sample['reward'].sum(1)[:rows][self.sample['failed'][:rows] == 0]
 
     def filter(self, reward_range: Optional[Sequence[float]]) -> None:
         """Mark the sample as ``filtered`` if the mean return is outside the range, both ends included."""

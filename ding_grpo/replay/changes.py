@@ -118,6 +118,7 @@ class ChangedPolicy:
         if row in self._changes.rewards:
             if timestep.done:
                 transition['reward'][-1] = self._changes.rewards[row] - self._earned.get(env_id, 0.)
+                transition.pop('rewards', None)  # of the answers of an agent, which sum to the one before
             else:
                 self._earned[env_id] = self._earned.get(env_id, 0.) + transition['reward'].sum().item()
         return transition

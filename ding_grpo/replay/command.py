@@ -8,6 +8,7 @@ from ding_common import ConfigError, code_of, echo, read_total_config
 from ding_grpo.run.checkpoint import read_checkpoint
 
 from .changes import Changes
+from .recorded import difference
 from .session import replay
 from .show import group_text, row_text
 
@@ -33,7 +34,8 @@ def main(
     """Sample a group again, exactly as the run does after CHECKPOINT, and show what the update does to each token."""
     changes = Changes.parse(settings, forces, rewards)
     checkpoint = os.path.expanduser(checkpoint)
-    cfg = read_total_config(run or os.path.dirname(os.path.dirname(os.path.abspath(checkpoint))))
+    run = run or os.path.dirname(os.path.dirname(os.path.abspath(checkpoint)))
+    cfg = read_total_config(run)
     code = code_of(cfg)
     if code and not trust:
         raise ConfigError(
@@ -48,6 +50,8 @@ def main(
             'The run has a replay buffer: the group is the one that it sampled, but its update learned from groups of '
             'other collects too. This one learns from the groups of one collect.'
         )
+    elif not alone and (differs := difference(run, found)):
+        echo(differs)
     echo(group_text(found, changed))
     for row in rows:
         if row >= len(found.record['rows']):

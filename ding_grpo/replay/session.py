@@ -2,10 +2,11 @@
 import copy
 import os
 from tempfile import TemporaryDirectory
-from typing import Any, Dict, NamedTuple
+from typing import Any, Dict, NamedTuple, Optional
 
 from ding.utils import import_module
 from easydict import EasyDict
+from torch import Tensor
 
 from ding_common import ConfigError
 from ding_common.content import check_content, taking
@@ -63,7 +64,7 @@ def replay(cfg: Dict[str, Any], state: Dict[str, Any], group: int, changes: Chan
     chosen = [sample for sample in samples if not alone or sample['group_id'] == group]
     metrics = policy.learn_mode.forward(chosen)
     record = next(r for r in policy.observers['tokens'].records if r['group'] == group)
-    _check(record, changes)
+    _check(record, changes, next(sample for sample in samples if sample['group_id'] == group).get('episode'))
     return Replayed(dict(train_iter=state['last_iter'], **record), metrics, len(samples))
 
 
@@ -86,11 +87,24 @@ def _config(cfg: Dict[str, Any], changes: Changes) -> EasyDict:
     return EasyDict(cfg)
 
 
-def _check(record: Dict[str, Any], changes: Changes) -> None:
+def _check(record: Dict[str, Any], changes: Changes, episode: Optional[Tensor]) -> None:
+    """``episode``: the number of the episode of each row, if its episodes may have several texts."""
     rows = record['rows']
     for row in [*changes.rewards, *(force.row for force in changes.forces)]:
         if not 0 <= row < len(rows):
             raise ConfigError(f'row {row}: the group has the rows 0 to {len(rows) - 1}.')
+    first = list(range(len(rows))) if episode is None else [episode.tolist().index(i) for i in episode.tolist()]
+    for row in changes.rewards:
+        if first[row] != row:
+            raise ConfigError(
+                f'--reward {row}={changes.rewards[row]:g}: row {row} is a further text of the episode of row '
+                f'{first[row]}, which has its reward. Change that row.'
+            )
+    if changes.forces and first != list(range(len(rows))):
+        raise ConfigError(
+            '--force: not available, because an episode of this group has several texts, whose steps are not in the '
+            'order of their rows. Use --reward or --set.'
+        )
     for force in changes.forces:
         row = rows[force.row]
         if not 0 <= force.step < len(row['action']):

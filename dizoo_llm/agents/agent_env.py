@@ -75,6 +75,7 @@ class AgentEnv(TokenEnv):
         self.index, self._begun = index, None
         self._conversations = Conversations(self._encoder, self.max_prompt_length, self.max_tokens)
         self._request: Optional[Request] = None
+        self._first: Optional[str] = None  # request, in text
         self._trajectory: Optional[Trajectory] = None
         self._choices: List[Choice] = []  # of the request, so far
         self._requests, self.own_length, self._cut = 0, 0, False
@@ -100,7 +101,8 @@ class AgentEnv(TokenEnv):
         self._choices.append(choice)
         self._cut |= cut
         self.own_length += len(tokens)
-        self._turns.append(dict(text=choice.text, cut=cut, reply='', reward=0., reward_parts={}))
+        turn = dict(text=choice.text, cut=cut, reply='', reward=0., reward_parts={}, trajectory=trajectory.number)
+        self._turns.append(turn)
         self._delivered = dict(taken=len(tokens), turn=trajectory.turns - 1, trajectory=trajectory.number)
         if len(self._choices) < asked.choices:
             self._trajectory = self._conversations.again(asked, trajectory)
@@ -126,6 +128,7 @@ class AgentEnv(TokenEnv):
             index=self.index,
             kind=str(self.problem.metadata.get('kind', '')),
             prompt=self.problem.text,
+            request=self._first,
             turns=self._turns,
             completion='\n'.join(f"{turn['text']} -> {turn['reply']}" for turn in self._turns),
             terminated=not self._cut,
@@ -150,10 +153,20 @@ class AgentEnv(TokenEnv):
                 self._episode.answer(event, error)
                 continue
             self._request, self._choices = event, []
+            text = self._text(new)
             if self._turns:
-                self._turns[-1]['reply'] = Problem(new).text if not isinstance(new, list) or not new or \
-                    isinstance(new[0], dict) else self._encoder.decode(new)
+                self._turns[-1]['reply'] = text
+            self._first = text if self._first is None else self._first
             return
+
+    def _text(self, new: Any) -> str:
+        """What is new in a request, text, ids or messages, as text. Calls of functions in messages are shown too."""
+        if isinstance(new, str):
+            return new
+        if new and not isinstance(new[0], dict):
+            return self._encoder.decode(new)
+        calls = [[f" {call['function']}" for call in message.get('tool_calls', ())] for message in new]
+        return '\n'.join(f"{m['role']}: {m['content']}{''.join(c)}" for m, c in zip(new, calls))
 
     def _reward(self, ended: Returned) -> Tuple[float, Dict[str, Any]]:
         """Reward and info of an episode whose agent has ended."""

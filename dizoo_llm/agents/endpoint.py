@@ -6,13 +6,13 @@ import logging
 import os
 import sys
 import threading
-from contextlib import suppress
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from ding_common import ConfigError
 
 from .body import Asked, Refused, chunks
 from .episode import GRACE, OVER, Episode, task_of_episode
+from .threads import Threads
 
 try:
     import openai
@@ -56,7 +56,7 @@ class Endpoint:
             if Endpoint._shared is self:
                 Endpoint._shared = None
         if not self.dead:
-            asyncio.run_coroutine_threadsafe(self._end(), self.loop).result(2 * GRACE)
+            asyncio.run_coroutine_threadsafe(self._end(), self.loop).result(3 * GRACE)
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(GRACE)
             self.loop.close()
@@ -66,8 +66,11 @@ class Endpoint:
             logging.getLogger(name).setLevel(logging.WARNING)
         self._pid, self._users, self.dead, self.temperature = os.getpid(), 0, False, 1.0
         self._episodes: Dict[str, Episode] = {}
+        self._idle: Dict[Any, str] = {}  # connections without a request, and the row that each has served last
         self.loop = asyncio.new_event_loop()
         self.loop.set_task_factory(task_of_episode)
+        self._threads = Threads()
+        self.loop.set_default_executor(self._threads)
         self._thread = threading.Thread(target=self.loop.run_forever, name='agents', daemon=True)
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._begin(), self.loop).result(6 * GRACE)
@@ -100,8 +103,9 @@ class Endpoint:
         left = (await asyncio.wait(agents, timeout=GRACE))[1] if agents else ()
         if left:
             logging.warning(f'{len(left)} agent(s) go on after they were cancelled: they catch asyncio.CancelledError.')
-        with suppress(asyncio.TimeoutError):  # a thread of an agent that hangs
-            await asyncio.wait_for(self.loop.shutdown_default_executor(), GRACE)
+        threads = await self._threads.left(GRACE)
+        if threads:
+            logging.warning(f'{threads} thread(s) of agents go on after the end: what they call does not return.')
 
     def client(self, key: str) -> 'openai.AsyncOpenAI':
         """A client of one row, which needs no socket. Others find the same at its ``base_url``."""
@@ -112,9 +116,18 @@ class Endpoint:
     def open(self, episode: Episode) -> None:
         self._episodes[episode.key] = episode
 
-    def forget(self, key: str) -> None:
-        """Refuse further requests of an episode, which has ended."""
-        self._episodes.pop(key, None)
+    def forget(self, episode: Episode) -> None:
+        """Refuse all requests of an episode, which has ended, and close its connections."""
+        self._episodes.pop(episode.key, None)
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._disconnect, episode)
+
+    def _disconnect(self, episode: Episode) -> None:
+        episode.refuse_waiting()
+        # A client that its agent has not closed keeps its connections for an hour.
+        for connection in [each for each, key in self._idle.items() if key == episode.key]:
+            del self._idle[connection]
+            connection.force_close()
 
     def answers(self, seconds: float) -> bool:
         """Whether the event loop runs. If not, a coroutine occupies it and cannot be stopped."""
@@ -126,11 +139,23 @@ class Endpoint:
         return not self.dead
 
     async def _post(self, request: 'web.Request') -> 'web.StreamResponse':
+        self._idle.pop(request.protocol, None)
         status, body = await self.respond(request.path, await request.read())
-        return await _stream(request, body) if isinstance(body, list) else web.json_response(body, status=status)
+        streams = isinstance(body, list)
+        return self._kept(request, await _stream(request, body) if streams else web.json_response(body, status=status))
 
     async def _get(self, request: 'web.Request') -> 'web.Response':
-        return web.json_response(dict(object='list', data=[dict(id='policy', object='model', created=0, owned_by='')]))
+        models = [dict(id='policy', object='model', created=0, owned_by='')]
+        return self._kept(request, web.json_response(dict(object='list', data=models)))
+
+    def _kept(self, request: 'web.Request', response: 'web.StreamResponse') -> 'web.StreamResponse':
+        """An answer after which its connection stays open as long as the episode."""
+        key = request.match_info['key']
+        if key in self._episodes:
+            self._idle[request.protocol] = key
+        else:
+            response.force_close()
+        return response
 
     async def respond(self, path: str, content: bytes) -> Tuple[int, Union[Dict, List[Dict]]]:
         """Status and body of the answer to a request, or the chunks of a stream."""

@@ -60,7 +60,8 @@ class Episode:
         self._direct = direct
         self.key, self._endpoint, self._most = secrets.token_urlsafe(12), endpoint, most
         self._events: 'queue.SimpleQueue[Union[Request, Returned]]' = queue.SimpleQueue()
-        self._left, self._seconds, self._since, self._waiting = seconds, seconds, time.monotonic(), 0
+        self._left, self._seconds, self._since = seconds, seconds, time.monotonic()
+        self._waiting: Set[asyncio.Future] = set()
         self.ended: Optional[Returned] = None
         self._over = False  # whether further requests are refused
         endpoint.open(self)
@@ -84,15 +85,15 @@ class Episode:
         """The answer to a request, in the event loop."""
         if self._over:
             raise Refused(OVER, status=410)
-        if self._waiting >= self._most:
+        if len(self._waiting) >= self._most:
             raise Refused(f'{self._most} requests of this row wait already', status=429)
         future = self._endpoint.loop.create_future()
-        self._waiting += 1
+        self._waiting.add(future)
         self._events.put(Request(asked, future, time.monotonic()))
         try:
             return await future
         finally:
-            self._waiting -= 1
+            self._waiting.discard(future)
 
     def next(self) -> Union[Request, Returned]:
         """The next request, or the end. An agent that takes too long is cancelled."""
@@ -130,12 +131,19 @@ class Episode:
 
     def cancel(self) -> None:
         """End the agent, if it still runs. Requests that come later are refused."""
-        self._close()
+        self._over = True
         self._task.cancel()
+        self._close()
 
     def _close(self) -> None:
         self._over = True
-        self._endpoint.forget(self.key)
+        self._endpoint.forget(self)
+
+    def refuse_waiting(self) -> None:
+        """Nobody answers these any more. Clients in threads and in other processes are not cancelled with the agent."""
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(Refused(OVER, status=410))
 
 
 class Direct:

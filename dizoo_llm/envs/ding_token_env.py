@@ -10,7 +10,7 @@ from ding.utils import ENV_REGISTRY
 from easydict import EasyDict
 from gymnasium import spaces
 
-from ding_common import TaskError, import_name
+from ding_common import TaskError
 from ding_common.config.env_config import check_env_config, pop_number
 from dizoo_llm.base import Task
 from dizoo_llm.base.registry import create_task, task_class
@@ -21,7 +21,7 @@ from .options import ENV_OPTIONS, ENV_RULES
 from .probe import probe
 from .scorer import Scorer, as_reward
 from .spec import NO_TOKEN, TokenSpec
-from .token_env import TokenEnv
+from .token_env import create_env
 
 
 @ENV_REGISTRY.register('token_env')
@@ -116,10 +116,7 @@ class DingTokenEnv(BaseEnv):
         walk = cfg.get('walk')
         self.check({key: value for key, value in cfg.items() if key not in ('walk', 'kept')})
         options = {key: cfg.get(key, default) for key, default in self.config.items()}
-        task = options.pop('task')
-        task = task if isinstance(task, Task) else create_task(task)
-        kind = TokenEnv if task.environment is None else import_name(task.environment, 'env.task')
-        self._env = kind(task=task, evaluation=walk is not None, kept=cfg.get('kept'), **options)
+        self._env = create_env(evaluation=walk is not None, kept=cfg.get('kept'), **options)
         self.together = self._env.together
         self._walk = walk
         self._walked = 0

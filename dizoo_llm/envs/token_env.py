@@ -5,7 +5,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ding_common import ConfigError, TaskError, check_config
+from ding_common import ConfigError, TaskError, check_config, import_name
 from dizoo_llm.base import Problem, Reply, Task, Text, Turn, check_scorer, create_task
 from dizoo_llm.text.encoder import Encoder
 from dizoo_llm.text.stop import Stop
@@ -15,6 +15,13 @@ from .fitting import Problems, fitting_problems
 from .options import ENV_OPTIONS, ENV_RULES
 from .scoring import Ended, Scoring
 from .spec import NO_TOKEN, TokenSpec
+
+
+def create_env(task: Union[Dict, Task], **options: Any) -> 'TokenEnv':
+    """The environment of a task, of the kind that the task names. Arguments as those of ``TokenEnv``."""
+    task = task if isinstance(task, Task) else create_task(task)
+    kind = TokenEnv if task.environment is None else import_name(task.environment, 'env.task')
+    return kind(task=task, **options)
 
 
 class TokenEnv(gymnasium.Env):

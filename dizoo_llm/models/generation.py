@@ -1,5 +1,6 @@
 """``generate`` of ``transformers`` for any model, without the generation options that the model's folder sets."""
 import copy
+from contextlib import ExitStack, closing
 from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 import gymnasium
@@ -69,12 +70,13 @@ def episodes(model: PreTrainedModel,
              indices: Sequence[int],
              temperature: float = 0.0) -> Iterator[Tuple[gymnasium.Env, Dict[str, Any]]]:
     """Play problems of a ``TokenEnv`` together. Yields a copy of the environment and the info of its last step."""
-    envs = [copy.copy(env) for _ in indices]
-    running = [(each, each.reset(options=dict(index=index))[0]) for each, index in zip(envs, indices)]
-    while running:
-        known = [obs[obs >= 0].tolist() for _, obs in running]
-        room = min(env.max_new_tokens, max(len(obs) - len(ids) for (_, obs), ids in zip(running, known)))
-        turns = plain_generate(model, known, room, env.eos_token_ids, len(env.tokenizer), temperature)
-        steps = [(each, *each.step(turn)) for (each, _), turn in zip(running, turns)]
-        yield from ((each, info) for each, _, _, terminated, truncated, info in steps if terminated or truncated)
-        running = [(each, obs) for each, obs, _, terminated, truncated, _ in steps if not (terminated or truncated)]
+    with ExitStack() as stack:
+        envs = [stack.enter_context(closing(copy.copy(env))) for _ in indices]
+        running = [(each, each.reset(options=dict(index=index))[0]) for each, index in zip(envs, indices)]
+        while running:
+            known = [obs[obs >= 0].tolist() for _, obs in running]
+            room = min(env.max_new_tokens, max(len(obs) - len(ids) for (_, obs), ids in zip(running, known)))
+            turns = plain_generate(model, known, room, env.eos_token_ids, len(env.tokenizer), temperature)
+            steps = [(each, *each.step(turn)) for (each, _), turn in zip(running, turns)]
+            yield from ((each, info) for each, _, _, terminated, truncated, info in steps if terminated or truncated)
+            running = [(each, obs) for each, obs, _, terminated, truncated, _ in steps if not (terminated or truncated)]

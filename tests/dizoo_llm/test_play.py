@@ -1,4 +1,6 @@
 """``python -m dizoo_llm.play``: a prompt is read as the run of its config reads it."""
+import threading
+
 import pytest
 from click.testing import CliRunner
 
@@ -72,3 +74,28 @@ class TestPlay:
     def test_completions_that_cannot_be_scored_are_no_zeros(self, play, tmp_path, score, told):
         python_task(tmp_path, TASK.format(score))
         assert f"mean of 'right': {told}\n" in play([], task=dict(type='file', path='t.py'))[1].output
+
+    def test_the_conversation_of_an_agent(self, play, monkeypatch):
+        threads = set(threading.enumerate())
+        texts = iter(['<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>', 'two'] * 2)
+
+        def generate(model, prompts, *args):
+            tokenizer = load_tokenizer('base')
+            return [tokenizer.encode(next(texts)) + [tokenizer.eos_token_id] for _ in prompts]
+
+        monkeypatch.setattr('dizoo_llm.models.generation.plain_generate', generate)
+        problems = [dict(question='What is 2?'), dict(question='And 3?')]
+        task = dict(type='agent', run='tests.dizoo_llm.agents.programs:with_tools', problems=problems)
+        _, result = play([], task=task, max_prompt_length=500, max_new_tokens=90, max_turns=3)
+        assert result.exit_code == 0, result.output
+        shown = """problem 0: What is 2?
+  request: user: What is 2?
+  model: <tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>
+  reply: tool: 2  (reward 0.00)
+  model: two
+  reply:   (reward 1.00)
+  ended, return 1.00
+problem 1: And 3?
+"""
+        assert result.output.startswith(shown) and "mean of the return: 1.000 in 2 problems\n" in result.output
+        assert set(threading.enumerate()) <= threads

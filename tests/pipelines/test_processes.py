@@ -39,6 +39,12 @@ STEPS = dict(
 )
 ANCHOR = dict(batch_groups=3, epoch_per_collect=2, advantage='anchor', learning_rate=1e-3, micro_batch_tokens=60)
 TURNS = dict(TOKENS, policy=dict(TOKENS['policy'], learn=ANCHOR))
+GUESSES = dict(
+    task=dict(type='agent', run='tests.dizoo_llm.agents.programs:guesses', problems=[dict(secret=i) for i in range(4)]),
+    tokenizer=dict(words=['guess', 'again', 'lower', 'higher', *map(str, range(4))]),
+    **dict(max_prompt_length=2, max_turns=4, max_tokens=20, max_new_tokens=3),
+)
+AGENTS = deep_merge_dicts(TOKENS, dict(env=GUESSES))  # episodes of several texts
 BUFFER = dict(
     env=dict(collector_env_num=8),
     policy=dict(
@@ -129,6 +135,7 @@ class TestTwoProcesses:
             long('think_answer_grpo', TOKENS, 'serial_onpolicy', Torchrun, id='torchrun'),
             long('think_answer_grpo', CRITIC, 'serial_onpolicy', Run, id='critic'),
             long('key_and_door_grpo', TURNS, 'serial_onpolicy', Run, id='turns'),
+            long('think_answer_grpo', AGENTS, 'serial_onpolicy', Run, id='agents'),
             long('cartpole_grpo', STEPS, 'serial_onpolicy', Run, id='steps'),
             pytest.param('think_answer_grpo_serial', BUFFER, 'serial', Run, id='replay_buffer'),
         ]
@@ -168,22 +175,25 @@ class TestTwoProcesses:
         assert one == pytest.approx(two, rel=1e-3, abs=1e-7)
 
     @pytest.mark.algotest
-    def test_resumed_by_another_number(self, tmp_path):
+    @pytest.mark.parametrize('changes', [TOKENS, AGENTS], ids=['tokens', 'agents'])
+    def test_resumed_by_another_number(self, tmp_path, changes):
+        of = 'think_answer_grpo', changes, 'serial_onpolicy'
         for updates, processes in ((4, 2), (7, 1), (10, 2)):
-            run = Run(tmp_path, 'run', *THINK, updates, processes, resume_training=updates > 4)
+            run = Run(tmp_path, 'run', *of, updates, processes, resume_training=updates > 4)
             run.finish()
-        whole = Run(tmp_path, 'whole', *THINK, 10, 1)
+        whole = Run(tmp_path, 'whole', *of, 10, 1)
         whole.finish()
         assert distance(run.weights(10), whole.weights(10)) < 1e-6 and len(metrics(run.folder)) == 10
         assert evaluated(run.folder) == evaluated(whole.folder) == [0, 4, 8, 10]
 
     @pytest.mark.algotest
-    def test_kills(self, tmp_path):
+    @pytest.mark.parametrize('changes, kills', [(TOKENS, 20), (AGENTS, 6)], ids=['tokens', 'agents'])
+    def test_kills(self, tmp_path, changes, kills):
         """Each run goes on from what the killed one left, which is whole."""
         moment = random.Random(0)
         learn = dict(resume_training=True, learner=dict(hook=dict(save_ckpt_after_iter=3)))
-        changes = deep_merge_dicts(TOKENS, dict(policy=dict(run=dict(keep_ckpt=2))))
-        for kill in range(20):
+        changes = deep_merge_dicts(changes, dict(policy=dict(run=dict(keep_ckpt=2))))
+        for kill in range(kills):
             before = len(metrics(tmp_path / 'run'))
             run = Run(tmp_path, 'run', 'think_answer_grpo', changes, 'serial_onpolicy', 10 ** 6, 2, **learn)
             run.wait(before + 4)

@@ -3,6 +3,7 @@ import glob
 import math
 import os
 import random
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -14,10 +15,27 @@ from ding_grpo.replay.changes import Changes, Force
 from ding_grpo.replay.command import main
 from ding_grpo.replay.session import replay
 from ding_grpo.run.checkpoint import read_checkpoint
+from tests.dizoo_llm.agents import programs
 from tests.shipped import small
 
 pytestmark = pytest.mark.envtest
 UPDATES = 4
+
+SHIFT = [0]  # what the agent below adds, as one with a clock would
+
+
+async def guesses(problem, client):
+    return [await programs.guesses(problem, client) / 4 + SHIFT[0]] * 4  # one for each answer
+
+
+def agents(policy):
+    """Episodes of several texts."""
+    task = dict(type='agent', run=f'{__name__}:guesses', problems=[dict(secret=i) for i in range(4)])
+    words = dict(words=['guess', 'again', 'lower', 'higher', *map(str, range(4))])
+    limits = dict(max_prompt_length=2, max_turns=4, max_tokens=20, max_new_tokens=3)
+    main, create = small('think_answer_grpo', policy=policy)
+    main.env.update(task=task, tokenizer=words, **limits)
+    return main, create
 
 
 class Run:
@@ -25,7 +43,7 @@ class Run:
 
     def __init__(self, folder, name, pipeline=serial_pipeline_onpolicy, **changes):
         self.folder, self.name = folder / name, name
-        configs = small(name, **changes)
+        configs = agents(**changes) if name == 'agents' else small(name, **changes)
         configs[0].policy.update(instruments=dict(tokens_every=1), run=dict(keep_ckpt=9))
         configs[0].policy.learn.learner = EasyDict(hook=dict(save_ckpt_after_iter=1))
         configs[0].exp_name = name
@@ -43,7 +61,9 @@ class Run:
         return next(r for r in self.records if (r['train_iter'], r['group']) == (update, group))
 
 
-CONFIGS = dict(think_answer_grpo=dict(learning_rate=1e-3), guess_grpo={}, cartpole_grpo={})  # and their policy.learn
+CONFIGS = dict(
+    think_answer_grpo=dict(learning_rate=1e-3), guess_grpo={}, cartpole_grpo={}, agents={}
+)  # and their policy.learn
 
 
 @pytest.fixture(scope='module')
@@ -190,6 +210,32 @@ def test_a_group_alone_pushes_its_own_tokens(run):
 def test_errors(run, group, changes, message):
     with pytest.raises(ConfigError, match=message):
         run.replay(1, group, **changes)
+
+
+def test_changes_of_a_group_whose_episodes_have_several_texts(runs):
+    """Without errors, a change of a further text would do nothing, and a forced step would be of another text."""
+    run = runs['agents']
+    rows = run.recorded(1, 2)['rows']
+    assert len(rows) == 8  # two texts of each of four episodes
+    found = run.replay(1, 2, rewards={3: 9.0}).record['rows']
+    assert [row['reward'] for row in found] == [9. if i in (3, 7) else row['reward'] for i, row in enumerate(rows)]
+    assert [row['action'] for row in found] == [row['action'] for row in rows]
+    with pytest.raises(ConfigError, match='--reward 7=9: row 7 is a further text of the episode of row 3'):
+        run.replay(1, 2, rewards={7: 9.0})
+    with pytest.raises(ConfigError, match='--force: .* several texts'):
+        run.replay(1, 2, forces=[Force(1, 0, 3)])
+
+
+def test_an_agent_that_gives_other_rewards_than_in_its_run_is_told(runs, monkeypatch):
+    arguments = ['agents/ckpt/iteration_2.pth.tar', '--group', '1', '--trust']
+    told = 'The replay samples otherwise than the run: reward_mean ='
+    same = CliRunner().invoke(main, arguments, catch_exceptions=False).output
+    monkeypatch.setattr(sys.modules[__name__], 'SHIFT', [0.5])
+    other = CliRunner().invoke(main, arguments, catch_exceptions=False).output
+    alone = CliRunner().invoke(main, [*arguments, '--alone'], catch_exceptions=False).output
+    assert told in other and told not in same + alone and 'update 2, group 1 of 4' in same
+    untrusted = CliRunner().invoke(main, arguments[:-1])
+    assert untrusted.exit_code == 1 and f"env.task.run = '{__name__}:guesses'" in untrusted.output
 
 
 GROUPS = dict(type='grpo', collect={}, learn={})

@@ -134,6 +134,18 @@ async def over_http(problem, client):
     return float(len(found))
 
 
+async def in_a_thread(problem, client):
+    """With a client that is not asynchronous."""
+    import openai
+
+    def work():
+        web = openai.DefaultHttpxClient(verify=False)  # which spares the time of reading certificates
+        with openai.OpenAI(base_url=str(client.base_url), api_key='any', http_client=web) as own:
+            return own.chat.completions.create(model='policy', messages=[user('x')]).choices[0].message.content
+
+    return float(len(await asyncio.to_thread(work)))
+
+
 async def raises(problem, client):
     raise RuntimeError('no sandbox')
 

@@ -1,5 +1,4 @@
 """Agents that ask the policy by OpenAI's interface."""
-import asyncio
 import threading
 import time
 
@@ -264,47 +263,6 @@ def test_an_agent_that_asks_after_its_end_is_refused(env_of):
             break
         time.sleep(0.02)
     assert problem['told'] == 'the episode of this row has ended'
-
-
-def test_many_rows_with_delays_failures_and_cancellations(env_of):
-    """What ended well is rewarded, and everything else is counted."""
-
-    async def run(problem, client):
-        kind = problem['kind']
-        await asyncio.sleep(0.01 * (problem['number'] % 7))
-        await programs.ask(client, [programs.user('x')])
-        if kind == 'raises':
-            raise ValueError(kind)
-        if kind == 'hangs':
-            await asyncio.sleep(1000)
-        if kind == 'gives up':
-            await programs.gives_up(problem, client)
-        return 1.0
-
-    kinds = ['well', 'raises', 'hangs', 'gives up', 'well']
-    rows = [dict(question=f'{i}', kind=kinds[i % 5], number=i) for i in range(200)]
-    task = create_task(dict(type='agent', run=run, problems=rows, seconds=3.0))
-    shared = env_of('once')
-    options = dict(tokenizer=dict(pretrained=shared.tokenizer.name_or_path), max_prompt_length=80, max_turns=6)
-    envs = [AgentEnv(task, **options) for _ in rows]
-    for i, env in enumerate(envs):
-        env.begin_reset(i)
-    for i, env in enumerate(envs):
-        env.reset(options=dict(index=i))
-    running, ended = dict(enumerate(envs)), {}
-    while running:
-        for env in running.values():
-            env.begin_step(turn(env, 'a'))
-        for i, env in list(running.items()):
-            *_, terminated, truncated, info = env.step([0])
-            if terminated or truncated:
-                ended[i] = info['failed']
-                del running[i]
-    for env in envs:
-        env.close()
-    for i, row in enumerate(rows):
-        expected = dict(raises='raised ValueError', hangs='took more than').get(row['kind'])
-        assert ended[i] is None if expected is None else expected in ended[i], (row, ended[i])
 
 
 @pytest.mark.parametrize(
