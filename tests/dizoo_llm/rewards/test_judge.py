@@ -5,6 +5,7 @@ import re
 import socket
 import threading
 import time
+from functools import partial
 
 import pytest
 from aiohttp import web
@@ -237,6 +238,32 @@ def test_a_server_that_is_slow_at_first(server):
 
     server.reply = slow
     assert scores_of(task_of(server.url, task=dict(seconds=0.5, retries=20)), 'a') == [1.0] and COUNTS['retries'] > 0
+
+
+def test_a_text_that_an_event_loop_without_an_end_waits_for_is_judged_in_the_next_one(server, monkeypatch):
+    """A scorer that blocks its loop, which is then abandoned with the requests of judges."""
+    monkeypatch.setattr(awaited, 'GRACE', 0.3)
+    asked, over = threading.Event(), threading.Event()
+
+    async def hangs(text, n):
+        asked.set()
+        await asyncio.sleep(60 if n == 1 else 0)
+        return verdict(text, 10)
+
+    async def blocks():
+        while not asked.is_set():
+            await asyncio.sleep(0.01)
+        over.wait(30)
+
+    server.reply = hangs
+    task = task_of(server.url)
+    judged = partial(task._rewards[0].score, task.problem(0), 'a')
+    try:
+        found = awaited.await_all([judged, blocks], awaited.Limits(2, 0.5, 0))
+        assert all(isinstance(each, TimeoutError) for each in found) and asked.is_set()
+        assert scores_of(task, 'a') == [1.0]
+    finally:
+        over.set()
 
 
 @pytest.mark.parametrize(
