@@ -39,7 +39,7 @@ class Server:
     """An OpenAI-compatible server whose answers a function makes: text of a reply, or (status, body, headers)."""
 
     def __init__(self):
-        self.asked, self.keys, self.reply = [], [], lambda text, n: verdict(text, 10)
+        self.asked, self.keys, self.peers, self.reply = [], [], set(), lambda text, n: verdict(text, 10)
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         asyncio.run_coroutine_threadsafe(self._begin(), self._loop).result(10)
@@ -56,6 +56,7 @@ class Server:
     async def _post(self, request):
         body = await request.json()
         self.asked.append(body)
+        self.peers.add(request.transport.get_extra_info('peername'))
         self.keys.append(request.headers.get('Authorization'))
         text = body['messages'][-1]['content']
         reply = self.reply(text, len(self.asked))
@@ -195,6 +196,23 @@ def test_columns_are_data_too(server):
     assert server.asked[0]['messages'][0]['content'].startswith('{answer} b <completion-')
 
 
+def test_a_column_is_not_the_completion_of_the_model(server):
+    task = task_of(server.url, rows=[dict(ROWS[0], completion='gold')], prompt='{completion} {question}')
+    scores_of(task, 'me')
+    text = server.asked[0]['messages'][0]['content']
+    assert '\nme\n' in text and 'gold' not in text
+
+
+def test_half_a_character_is_judged_too(server):
+    assert scores_of(task_of(server.url), 'a\ud800b') == [1.0]
+    assert '\na?b\n' in server.asked[0]['messages'][0]['content']
+
+
+def test_batches_keep_their_connection(server):
+    task = task_of(server.url)
+    assert [scores_of(task, text) for text in 'ab'] == [[1.0]] * 2 and len(server.peers) == 1
+
+
 def test_another_completion_has_another_code(server):
     scores_of(task_of(server.url), 'me', 'you')
     assert len({CODE.search(asked['messages'][0]['content'])[1] for asked in server.asked}) == 2
@@ -207,9 +225,12 @@ def test_equal_texts_are_judged_once_in_a_process_and_the_cache_is_bounded(serve
     assert scores_of(task_of(server.url), 'b', 'a') == [1.0] * 2 and len(server.asked) == 2
     scores_of(task_of(server.url, scale=(0, 10)), 'a')
     scores_of(task_of(server.url, temperature=1.0), 'a')
-    assert len(server.asked) == 4
+    scores_of(task_of(server.url, system='Be strict.'), 'a')
+    scores_of(task_of(f'{server.url}/'), 'a')
+    assert len(server.asked) == 6
+    judge._SCORES.clear()
     monkeypatch.setattr(judge, 'MOST_CACHED', 3)
-    assert scores_of(task, *'cdefgh') == [1.0] * 6 and len(judge._SCORES) <= 5
+    assert scores_of(task, *'cdefgh') == [1.0] * 6 and len(judge._SCORES) == 3
 
 
 def test_a_failure_is_not_kept(server):
@@ -341,6 +362,7 @@ def test_named_beside_another_and_for_a_python_file(server, tmp_path):
         (dict(prompt='{completion} {level}'), "reward.prompt: problem 1 has no column 'level'"),
         (dict(scale=(10, 1)), r'reward.scale = \(10, 1\): must be two numbers'),
         (dict(scale=(1, 2, 3)), 'reward.scale'),
+        (dict(scale=(1, float('nan'))), 'reward.scale'),
         (dict(temperature=-1), 'reward.temperature = -1: must be a number'),
         (dict(max_tokens=0), 'reward.max_tokens = 0: must be'),
         (dict(sclae=(1, 2)), 'reward.sclae = .*unknown key; did you mean .scale'),
