@@ -134,7 +134,7 @@ def _kill(process: subprocess.Popen) -> None:
 
 def _pipe(files: ExitStack) -> List[BinaryIO]:
     """The ends to read and to write of a pipe, without a buffer."""
-    return [files.enter_context(open(fd, mode, 0)) for fd, mode in zip(os.pipe(), ('rb', 'wb'))]
+    return [files.enter_context(os.fdopen(fd, mode, 0)) for fd, mode in zip(os.pipe(), ('rb', 'wb'))]
 
 
 def _file(content: bytes) -> BinaryIO:
