@@ -13,6 +13,8 @@ from ding_grpo.model import CausalLM
 from dizoo_llm.tasks.think_answer import ThinkAnswerTask
 from dizoo_llm.text.tokenizer import build_word_tokenizer
 
+from tools.fault_rewards import PORT, PROGRAMS, hostile, judged
+
 
 def files_in(folder: str) -> List[str]:
     return os.listdir(folder) if os.path.isdir(folder) else []
@@ -132,13 +134,14 @@ FILE = dict(
 )
 
 
-def _rewarded(**reward: Any) -> Dict[str, Any]:
+def _rewarded(seconds: float = 60., **reward: Any) -> Dict[str, Any]:
     """``FILE`` with a reward that is a dict."""
     env = FILE['env']
-    return dict(env=dict(env, task=dict(env['task'], reward=reward, retries=1)))
+    return dict(env=dict(env, task=dict(env['task'], reward=reward, retries=1, seconds=seconds)))
 
 
 JUDGE = dict(type='judge', url='http://127.0.0.1:9/v1', model='judge', prompt='Rate {completion}')
+OF_PROGRAM = dict(env=dict(FILE['env'], task=dict(FILE['env']['task'], reward='hostile.py:score')))
 MODEL = dict(env=dict(tokenizer=dict(pretrained='model')), policy=dict(model=dict(pretrained='model')))
 GOOD = '{"question": "a", "answer": "b"}\n'
 SCORER = '''
@@ -217,6 +220,29 @@ FAULTS = [
     ),
     Fault(
         'a judge that is gone', 'the judge at http://127.0.0.1:9/v1 cannot be reached', _rewarded(**JUDGE), _file(GOOD)
+    ),
+    Fault(
+        'a judge that is slow', 'took longer than 1 s, seconds of the task',
+        _rewarded(1., **dict(JUDGE, url=f'http://127.0.0.1:{PORT}/slow/v1')), judged
+    ),
+    Fault(
+        'a judge that limits its rate once',
+        'scorers that wait: .* scores, 1 retries, 0 failures',
+        _rewarded(**dict(JUDGE, url=f'http://127.0.0.1:{PORT}/limited/v1')),
+        judged,
+        code=0
+    ),
+    Fault(
+        'a judge that asks to wait an hour', 'answers with status 429.*slow down',
+        _rewarded(**dict(JUDGE, url=f'http://127.0.0.1:{PORT}/closed/v1')), judged
+    ),
+    Fault(
+        'a judge that gives no verdict', 'its reply does not end with VERDICT-',
+        _rewarded(**dict(JUDGE, url=f'http://127.0.0.1:{PORT}/wrong/v1')), judged
+    ),
+    *(
+        Fault(f'a program that {harm}', 'the program scores 0.0', OF_PROGRAM, hostile(program), code=0)
+        for harm, program in PROGRAMS.items()
     ),
     Fault(
         'an API key in the config', 'env.task.reward.key: must be the name of', _rewarded(**JUDGE, key='sk-1'),

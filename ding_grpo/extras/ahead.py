@@ -21,6 +21,7 @@ from ding.envs import AsyncSubprocessEnvManager, BaseEnvManager
 from torch import Tensor
 
 from ding_common import ConfigError, PeerError
+from ding_common.processes.tally import add_tallies, take_tallies
 from ding_grpo.collect.group import Collected, Sampled
 from ding_grpo.collect.source import PlayedGroups
 from ding_grpo.data.plain import plain
@@ -144,13 +145,15 @@ class AheadProcess:
     def answer(self) -> Any:
         """Wait for the answer. Raises what ``respond`` raised, or ``PeerError`` if the process has ended."""
         try:
-            answer, error, told = pickle.loads(self._connection.recv_bytes())  # from a copy of this process
+            found, counted = pickle.loads(self._connection.recv_bytes())  # from a copy of this process
         except (EOFError, ConnectionError) as error:
             self._process.join(5)
             raise PeerError(
                 f'the process that samples ahead (policy.collect.stale = 1) has ended with exit code '
                 f'{self._process.exitcode}; -9 is a kill, mostly for lack of memory'
             ) from error
+        add_tallies(counted)
+        answer, error, told = found
         if error is not None:
             raise error from RuntimeError(f'in the process that samples ahead:\n{told}')
         return answer
@@ -171,7 +174,7 @@ class AheadProcess:
                 request = pickle.loads(connection.recv_bytes())
                 for weight, shared in zip(self._weights, self._shared):
                     weight.copy_(shared)
-                self._send(connection, _outcome(respond, request))
+                self._send(connection, (_outcome(respond, request), take_tallies()))
         except (EOFError, ConnectionError):  # the other process has ended
             pass
 

@@ -5,10 +5,11 @@ import re
 from decimal import Decimal
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-_TAGGED = re.compile(r'<tool_call>\s*(.*?)\s*</tool_call>', re.DOTALL)
+# White space around a value is stripped afterwards: in a pattern, a run of it without an end takes its third power.
+_TAGGED = re.compile(r'<tool_call>(.*?)</tool_call>', re.DOTALL)
 _PYTHON_TAG = '<|python_tag|>'
 _FUNCTION = re.compile(r'<function=([^\n>]+)>(.*?)(?:</function>)?', re.DOTALL)
-_PARAMETER = re.compile(r'<parameter=([^\n>]+)>\s*(.*?)\s*</parameter>', re.DOTALL)
+_PARAMETER = re.compile(r'<parameter=([^\n>]+)>(.*?)</parameter>', re.DOTALL)
 _VALUES: Dict[str, Dict[str, Any]] = dict(
     boolean={
         'true': True,
@@ -47,7 +48,7 @@ def calls_of(text: str, template: Optional[str], number: int,
         thoughts, said = _after_thoughts(text)
         bodies, rest = _TAGGED.findall(said), _TAGGED.sub('', said)
         parse = _of_tags if template is not None and '<function=' in template else parse
-    found = [parse(body) for body in bodies]
+    found = [parse(body.strip()) for body in bodies]
     if not found or None in found:
         return text, ()
     types = {tool['function']['name']: tool['function'].get('parameters') for tool in tools}
@@ -76,7 +77,10 @@ def _of_json(body: str) -> Optional[Tuple[str, Dict[str, Any]]]:
 
 def _of_tags(body: str) -> Optional[Tuple[str, Dict[str, Any]]]:
     found = _FUNCTION.fullmatch(body)
-    return None if found is None else (found[1], dict(_PARAMETER.findall(found[2])))
+    if found is None or _PARAMETER.sub('', found[2]).strip():
+        return None
+    arguments = {key: value.strip() for key, value in _PARAMETER.findall(found[2])}
+    return None if any('<parameter=' in value for value in arguments.values()) else (found[1], arguments)
 
 
 def _typed(arguments: Dict[str, Any], parameters: Any) -> Dict[str, Any]:
@@ -91,11 +95,15 @@ def _typed(arguments: Dict[str, Any], parameters: Any) -> Dict[str, Any]:
 
 
 def _as_typed(text: str, types: List[str]) -> Any:
+    """A text as the first of the types that it can be read as. One that may be a string must be written as such a value
+    is: '01234' and '1e3' stay strings."""
     for kind in types:
         try:
-            return _read(text, kind)
+            value = _read(text, kind)
         except (ValueError, RecursionError):
             continue
+        if 'string' not in types or text in (json.dumps(value), str(value)) or kind in _CONTAINERS and text[0] in '{[':
+            return value
     return text
 
 

@@ -5,6 +5,7 @@ thread of its own, so that a client which a scorer keeps has its connections in 
 import asyncio
 import concurrent.futures
 import itertools
+import math
 import os
 import random
 import threading
@@ -14,6 +15,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Awaitable, Callable, List, NamedTuple, Optional, Sequence
 
 from ding_common import describe
+from ding_common.processes.tally import tally
 
 FIRST_WAIT = 0.5  # seconds before the first retry, which double with each. Up to a half of them is left out, at random
 LONGEST_WAIT = 60.0  # seconds before a retry. A server that asks for more gets none
@@ -29,27 +31,16 @@ class Limits(NamedTuple):
     retries: int  # attempts after the first one
 
 
-class Counts:
-    """Of this process since the last report."""
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        self.calls = self.retries = self.failed = 0
-        self.seconds = 0.0  # in which the run waited
-
-
-COUNTS = Counts()
+COUNTS = tally('scores that wait')  # since the last report: calls, retries, failed, and seconds of waiting
 
 
 def report() -> Optional[str]:
     """One line about all scores that were awaited since the last report; None if there were none."""
     told = None
-    if COUNTS.calls:
+    if COUNTS['calls']:
         told = (
-            f'scorers that wait: {COUNTS.calls - COUNTS.retries:,} scores, {COUNTS.retries:,} retries, '
-            f'{COUNTS.failed:,} failures, {COUNTS.seconds:,.1f} s'
+            f"scorers that wait: {COUNTS['calls'] - COUNTS['retries']:,} scores, {COUNTS['retries']:,} retries, "
+            f"{COUNTS['failed']:,} failures, {COUNTS['seconds']:,.1f} s"
         )
     COUNTS.clear()
     return told
@@ -91,17 +82,18 @@ def _retry_after(error: BaseException) -> Optional[float]:
     for each in _causes(error):
         headers = getattr(getattr(each, 'response', None), 'headers', None) or getattr(each, 'headers', None)
         value = headers.get('Retry-After') if hasattr(headers, 'get') else None
-        if value is None:
-            continue
-        try:
-            return max(float(value), 0.)
-        except ValueError:
-            pass
-        try:
-            return max((parsedate_to_datetime(value) - datetime.now(timezone.utc)).total_seconds(), 0.)
-        except (TypeError, ValueError):  # neither a number nor a date with a zone
-            pass
+        for read in (float, _until):
+            try:
+                seconds = read(str(value))
+            except (TypeError, ValueError, OverflowError):  # neither a number nor a date with a zone
+                continue
+            if not math.isnan(seconds):
+                return max(seconds, 0.)
     return None
+
+
+def _until(date: str) -> float:
+    return (parsedate_to_datetime(date) - datetime.now(timezone.utc)).total_seconds()
 
 
 class _Batch:
@@ -127,14 +119,14 @@ class _Batch:
     async def _score(self, call: Call) -> Any:
         for attempt in itertools.count():
             await asyncio.sleep(max(0., self._resumes - time.monotonic()))
-            COUNTS.calls += 1
-            COUNTS.retries += attempt > 0
+            COUNTS['calls'] += 1
+            COUNTS['retries'] += attempt > 0
             try:
                 return await self._attempt(call)
             except Exception as error:  # a user's scorer may raise anything
                 wait = self._wait(error, attempt)
                 if wait is None:
-                    COUNTS.failed += 1
+                    COUNTS['failed'] += 1
                     return error
             await asyncio.sleep(wait)
 
@@ -223,7 +215,7 @@ def await_all(calls: Sequence[Call], limits: Limits) -> List[Any]:
     try:
         _Loop.own().run(batch.run(), limits.seconds)
     finally:
-        COUNTS.seconds += time.monotonic() - begun
+        COUNTS['seconds'] += time.monotonic() - begun
     return batch.found
 
 

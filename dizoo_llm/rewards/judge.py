@@ -24,7 +24,7 @@ import os
 import re
 from collections import OrderedDict
 from functools import lru_cache
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
@@ -39,7 +39,7 @@ MOST_CACHED = 50_000  # scores of a process
 _FIELD = re.compile(r'\{([A-Za-z_]\w*)\}')
 _VARIABLE = re.compile(r'[A-Z_][A-Z0-9_]*')
 _SCORES: 'OrderedDict[bytes, float]' = OrderedDict()  # by digest of what a judge was sent
-_ASKING: 'WeakValueDictionary[bytes, asyncio.Lock]' = WeakValueDictionary()
+_ASKING: 'WeakValueDictionary[Tuple, asyncio.Lock]' = WeakValueDictionary()  # by event loop and digest
 
 
 class JudgeError(RuntimeError):
@@ -124,7 +124,7 @@ class Judge:
         values = {name: as_text(values[name]) for name in sorted(set(_FIELD.findall(self._prompt)))}
         asked = repr((self._url, self._options, self._low, self._high, self._system, self._prompt, values))
         digest = hashlib.sha256(asked.encode('utf-8', 'surrogatepass'))
-        lock = _ASKING.setdefault(digest.digest(), asyncio.Lock())
+        lock = _ASKING.setdefault((asyncio.get_running_loop(), digest.digest()), asyncio.Lock())
         async with lock:  # equal texts of a batch are judged once
             if digest.digest() not in _SCORES:
                 code = digest.hexdigest()[:10]

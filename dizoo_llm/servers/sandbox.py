@@ -14,7 +14,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from functools import lru_cache
-from typing import Any, BinaryIO, Dict, NamedTuple, Optional, Sequence
+from typing import Any, BinaryIO, Dict, List, NamedTuple, Optional, Sequence
 
 from .confined import SETUP_FAILED
 
@@ -37,20 +37,20 @@ class Sandbox(NamedTuple):
         """What a program writes for an input; None if it fails, or a limit ends it."""
         with ExitStack() as files:
             given = files.enter_context(_file(text.encode('utf-8', 'surrogatepass')))
-            read, write = os.pipe()
+            read, write = _pipe(files)
             process = self._start(files, dict(mode='program', program=program), (), write, given)
-            written = self._read(read, process, self.output)
+            written = self._read(read, self.output)
             return written if self._code(process) == 0 and len(written) <= self.output else None
 
     def passed(self, program: str, tests: Sequence[str], function: Optional[str] = None) -> int:
         """How many texts of assert statements are true of a program. Their ``check``, if any, gets ``function``."""
         with ExitStack() as files:
-            (questions, ask), (answers, answer), (read, write) = (os.pipe() for _ in range(3))
+            (questions, ask), (answers, answer), (read, write) = (_pipe(files) for _ in range(3))
             job = dict(mode='functions', program=program)
             other = self._start(files, job, (questions, answer))
             job = dict(mode='tests', tests=list(tests), function=function)
             process = self._start(files, job, (answers, ask, write))
-            verdicts = self._read(read, process, len(tests))
+            verdicts = self._read(read, len(tests))
             self._code(process)
             self._code(other, kill=True)
             return verdicts[:len(tests)].count(b'1')
@@ -59,56 +59,53 @@ class Sandbox(NamedTuple):
             self,
             files: ExitStack,
             job: Dict[str, Any],
-            fds: Sequence[int],
-            stdout: int = subprocess.DEVNULL,
+            pipes: Sequence[BinaryIO],
+            stdout: Any = subprocess.DEVNULL,
             stdin: Any = subprocess.DEVNULL
     ) -> subprocess.Popen:
-        """A process of a job, which gets these file descriptors and that of its output; this process closes them."""
+        """A process of a job, which gets these ends of pipes and that of its output; this process closes them."""
         isolated = why_not_isolated() is None if self.isolated is None else self.isolated
         uid = 2 ** 30 + secrets.randbelow(2 ** 29)  # of its own, so that other processes do not count as its
+        fds = [pipe.fileno() for pipe in pipes]
         job = dict(
-            job, fds=list(fds), uid=uid, isolated=isolated, wall=3 * self.seconds, folder=None,
+            job, fds=fds, uid=uid, isolated=isolated, wall=3 * self.seconds, folder=None,
             **{name: getattr(self, name) for name in ('seconds', 'memory', 'processes')}
         )  # yapf: disable
-        try:
-            if not isolated:
-                job['folder'] = files.enter_context(
-                    tempfile.TemporaryDirectory(prefix='program', ignore_cleanup_errors=True)
-                )
-                os.chmod(job['folder'], 0o777)
-            file = files.enter_context(_file(json.dumps(job).encode()))
-            process = subprocess.Popen(
-                [sys.executable, '-I', '-S', '-X', 'utf8', _FILE,
-                 str(file.fileno())],
-                stdin=stdin,
-                stdout=stdout,
-                stderr=subprocess.PIPE,
-                env=dict(PATH='/usr/bin:/bin', LANG='C.UTF-8'),
-                pass_fds=[file.fileno(), *fds],
-                cwd='/',
-                start_new_session=True
+        if not isolated:
+            job['folder'] = files.enter_context(
+                tempfile.TemporaryDirectory(prefix='program', ignore_cleanup_errors=True)
             )
-        finally:
-            for fd in (*fds, *([stdout] if stdout >= 0 else ())):
-                os.close(fd)
+            os.chmod(job['folder'], 0o777)
+        file = files.enter_context(_file(json.dumps(job).encode()))
+        process = subprocess.Popen(
+            [sys.executable, '-I', '-S', '-X', 'utf8', _FILE,
+             str(file.fileno())],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            env=dict(PATH='/usr/bin:/bin', LANG='C.UTF-8'),
+            pass_fds=[file.fileno(), *fds],
+            cwd='/',
+            start_new_session=True
+        )
         files.enter_context(process.stderr)
         files.callback(_kill, process)
+        for pipe in (*pipes, *([] if stdout == subprocess.DEVNULL else [stdout])):
+            pipe.close()
         return process
 
-    def _read(self, fd: int, process: subprocess.Popen, most: int) -> bytes:
+    def _read(self, pipe: BinaryIO, most: int) -> bytes:
         """What a process writes, up to its end, its limit of time, or one byte more than ``most``."""
         written, until = bytearray(), time.monotonic() + 3 * self.seconds + GRACE
         poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        try:
-            while len(written) <= most and (left := until - time.monotonic()) > 0:
-                if poll.poll(left * 1000):
-                    part = os.read(fd, min(1 << 16, most + 1 - len(written)))
-                    if not part:
-                        break
-                    written += part
-        finally:
-            os.close(fd)
+        poll.register(pipe, select.POLLIN)
+        while len(written) <= most and (left := until - time.monotonic()) > 0:
+            if poll.poll(left * 1000):
+                part = pipe.read(min(1 << 16, most + 1 - len(written)))
+                if not part:
+                    break
+                written += part
+        pipe.close()
         return bytes(written)
 
     def _code(self, process: subprocess.Popen, kill: bool = False) -> int:
@@ -133,6 +130,11 @@ def _kill(process: subprocess.Popen) -> None:
         except subprocess.TimeoutExpired:  # a program of the same user may have stopped it
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _pipe(files: ExitStack) -> List[BinaryIO]:
+    """The ends to read and to write of a pipe, without a buffer."""
+    return [files.enter_context(os.fdopen(fd, mode, 0)) for fd, mode in zip(os.pipe(), ('rb', 'wb'))]
 
 
 def _file(content: bytes) -> BinaryIO:

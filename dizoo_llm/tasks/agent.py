@@ -57,6 +57,7 @@ class AgentTask(ListTask):
             temperature=(temperature, Rule.number(0, open_low=True)),
             weights=(weights, Rule('a dict of at least one part', lambda v: v is None or isinstance(v, dict) and v))
         )
+        check_values(**{f'weights.{name}': (weight, Rule.number()) for name, weight in (weights or {}).items()})
         self.run = import_name(run, 'env.task.run', coroutine=True) if isinstance(run, str) else run
         if not inspect.iscoroutinefunction(self.run):
             raise ConfigError(

@@ -2,6 +2,7 @@
 import copy
 import multiprocessing
 import os
+import re
 import signal
 
 import numpy as np
@@ -10,12 +11,26 @@ import torch
 from ding.entry import serial_pipeline, serial_pipeline_onpolicy
 
 from ding_common import ConfigError, PeerError
+from ding_common.processes.tally import tally
 from ding_grpo.check import built
 from ding_grpo.data.batch import Batch
 from ding_grpo.data.plain import plain
 from ding_grpo.extras.ahead import AheadProcess
+from tests.dizoo_llm.helper import PROBLEMS
 from tests.runs import each_update, metrics, state, train, weights
 from tests.shipped import small
+
+SCORER_THAT_FAILS_ONCE_ELSEWHERE = '''
+import os
+HERE, FAILED = os.getpid(), []
+
+
+async def score(problem, completion):
+    if os.getpid() != HERE and not FAILED:
+        FAILED.append(1)
+        raise ConnectionError
+    return 1.0
+'''
 
 
 @pytest.fixture
@@ -80,6 +95,14 @@ class TestRun:
         sync, other = (state(3, name)['run']['collector']['pools']['rate'] for name in ('sync', 'ahead'))
         assert torch.equal(sync, other) and ((0 < sync) & (sync < 1)).any()
 
+    def test_scores_that_are_awaited_there_are_counted_at_the_end_of_the_run(self, tmp_path, monkeypatch, capsys):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / 't.py').write_text(PROBLEMS + SCORER_THAT_FAILS_ONCE_ELSEWHERE)
+        main, create = ahead(collect=dict(stale=1))
+        main.env.update(task=dict(type='file', path=str(tmp_path / 't.py')), tokenizer=dict(chars='0123456789+ ='))
+        train((main, create), 3, learning_rate=1e-30)
+        assert re.findall('scorers that wait: .* scores, ([0-9]+) retries', capsys.readouterr().out) == ['1']
+
     def test_the_process_ends_when_the_policy_is_set_anew(self):
         children = set(multiprocessing.active_children())
         with built(*ahead(), seed=0) as (policy, collector):
@@ -133,6 +156,25 @@ class TestProcess:
         started.request('odd')  # it goes on
         with pytest.raises(RuntimeError, match='1 and 2'):
             started.answer()
+
+    def test_what_it_counts_is_counted_here_once(self, process):
+        counts = tally('test')
+        counts['before'] = 5
+
+        def count(request):
+            counts['calls'] += request
+            if request == 3:
+                raise KeyError
+            return dict(counts)
+
+        started = process([], count)
+        for request in (1, 2):
+            started.request(request)
+            assert started.answer() == dict(calls=request)
+        started.request(3)
+        with pytest.raises(KeyError):
+            started.answer()
+        assert counts == dict(before=5, calls=6)
 
     def test_a_kill_is_told(self, process):
         started = process([], lambda request: os.kill(os.getpid(), signal.SIGKILL))

@@ -29,19 +29,21 @@ class Instance:
         made.environment = await made.value(factory)
         return made
 
-    async def value(self, function: Callable, **arguments: Any) -> Any:
+    async def value(self, function: Callable, /, **arguments: Any) -> Any:
         """What a function returns. Raises what it raises."""
         value, error = await self.call(function, **arguments)
         if error is not None:
             raise error
         return value
 
-    async def call(self, function: Callable, **arguments: Any) -> Outcome:
+    async def call(self, function: Callable, /, **arguments: Any) -> Outcome:
         """Call a function in the thread, or await a coroutine function here."""
         if is_async(function):
             try:
                 return await function(**arguments), None
-            except Exception as error:  # a user's method may raise anything
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # a user's method may raise anything, and SystemExit would end the loop
                 return None, error
         future = self.loop.create_future()
         self._calls.put((function, arguments, future))

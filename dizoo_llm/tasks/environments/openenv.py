@@ -10,9 +10,10 @@ whose reward is 0.1 for each character:
 import asyncio
 import json
 import urllib.request
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from contextvars import Context
 from functools import lru_cache
-from typing import Any, AsyncIterator, Callable, Dict, List, Optional, Tuple
+from typing import Any, AsyncIterator, Callable, Coroutine, Dict, List, Optional, Tuple
 
 from ding_common import MOST, ConfigError, Rule, describe, import_name
 from dizoo_llm.base import TASK_REGISTRY
@@ -24,7 +25,8 @@ from .dialogue import with_observation
 INVALID = 'invalid'  # the reply to a turn that is not an action
 CONNECTING, CLOSING = 10.0, 2.0  # seconds
 OWN = ('done', 'reward', 'metadata')  # fields of every observation and action
-REJECTED = 'code: VALIDATION_ERROR'  # in a server's message about an action
+FULL = 'code: CAPACITY_REACHED'
+REJECTED = '(code: VALIDATION_ERROR)'  # at the end of a server's message about an action
 
 
 @TASK_REGISTRY.register('openenv')
@@ -32,7 +34,7 @@ class OpenEnvTask(AgentTask):
     """
     Episodes of an OpenEnv server. Each row has a session of its own, which is kept for later rows: the server needs
     ``max_concurrent_envs`` of at least the number of rows. A turn that is not an action is answered with ``invalid``
-    and steps nothing. Reward parts: ``reward``, the sum over the steps, and ``invalid``, the number of such turns, of
+    and steps nothing. Each turn has a reward: ``reward``, that of its step, and ``invalid``, 1 without a step, of
     weight 0.
     """
 
@@ -65,7 +67,8 @@ class OpenEnvTask(AgentTask):
             - text (:obj:`Optional[str]`): ``'module:function'`` from an observation, a dict, to text. None: its only \
                 field of text, or all fields as JSON.
             - reward (:obj:`Optional[str]`): ``'module:function'`` from the rewards of the steps and the last state \
-                of the server, a dict, to a number or a dict of the parts of ``weights``. None: the sum.
+                of the server, a dict, to a number or a dict of the parts of ``weights``. None: each turn has that of \
+                its step.
             - eval_problems (:obj:`Any`): The same as ``problems``, for evaluation; None holds out ``eval_size``.
             - eval_size (:obj:`int`): Maximum number of evaluation problems; 0 uses all, or the training problems.
             - seconds (:obj:`float`): Time that the server may take in an episode.
@@ -88,26 +91,21 @@ class OpenEnvTask(AgentTask):
     async def _run(self, row: Dict[str, Any], client: Any) -> Any:
         """An episode. A limit that leaves no room for another turn ends it."""
         columns = {key: value for key, value in row.items() if key != 'prompt'}
-        async with self._sessions.one() as session:
-            result = await session.reset(**columns)
+        async with self._sessions.one(columns) as (session, result):
             messages = with_observation(row.get('prompt', self._prompt), self._told(result.observation))
-            rewards: List[float] = []
-            invalid = 0
+            rewards: List[Optional[float]] = []  # of turns, None for one without a step
             while not result.done:
                 answer = await client.chat(messages)
                 if answer is None:
                     break
                 taken = await self._step(session, answer['content'] or '')
-                if taken is None:
-                    invalid += 1
-                else:
-                    result = taken
-                    rewards.append(float(result.reward or 0.))
+                result = taken or result
+                rewards.append(None if taken is None else float(taken.reward or 0.))
                 told = INVALID if taken is None else self._told(result.observation)
                 messages = [*messages, answer, dict(role='user', content=told)]
             if self._reward is None:
-                return dict(reward=sum(rewards), invalid=float(invalid))
-            return self._reward(rewards, await session.state())
+                return [dict(reward=reward or 0., invalid=float(reward is None)) for reward in rewards]
+            return self._reward([each for each in rewards if each is not None], await session.state())
 
     async def _step(self, session: Any, text: str) -> Any:
         """What the server answers to a turn without its thoughts; None if the turn is not an action."""
@@ -115,7 +113,7 @@ class OpenEnvTask(AgentTask):
         try:
             return None if action is None else await session.step(action)
         except RuntimeError as error:
-            if REJECTED not in str(error):
+            if not str(error).endswith(REJECTED):
                 raise
             return None
 
@@ -134,22 +132,54 @@ class Sessions:
         self._idle: List[Tuple[Any, asyncio.Task]] = []
 
     @asynccontextmanager
-    async def one(self) -> AsyncIterator[Any]:
-        """A session. One whose row fails or is cancelled is closed."""
-        loop, client = asyncio.get_running_loop(), None
-        while self._idle and client is None:
-            client, held = self._idle.pop()
-            client = client if held.get_loop() is loop and not held.done() else None
-        if client is None:
-            client = await self._make().connect()
-            held = loop.create_task(_hold(client))
+    async def one(self, columns: Dict[str, Any]) -> AsyncIterator[Tuple[Any, Any]]:
+        """A session and what its ``reset`` returned. One whose row fails or is cancelled is closed."""
+        client, held, result = await self._begun(columns)
         try:
-            yield client
+            yield client, result
         except BaseException:
-            held.cancel()
-            await asyncio.wait({held})
+            await _closed(held)
             raise
         self._idle.append((client, held))
+
+    async def _begun(self, columns: Dict[str, Any]) -> Tuple[Any, asyncio.Task, Any]:
+        """A session with the result of its ``reset``. One that was lost while no row had it is replaced."""
+        from websockets.exceptions import ConnectionClosed
+        while True:
+            kept = self._kept()
+            client, held = kept or await self._connected()
+            try:
+                return client, held, await client.reset(**columns)
+            except BaseException as error:
+                await _closed(held)
+                lost = isinstance(error, ConnectionClosed)
+                if kept is None and (lost or FULL in str(error)):
+                    told = 'the server has no room for a session: it needs max_concurrent_envs of at least the rows'
+                    raise ConnectionError(told) from error
+                if kept is None or not lost:
+                    raise
+
+    def _kept(self) -> Optional[Tuple[Any, asyncio.Task]]:
+        while self._idle:
+            client, held = self._idle.pop()
+            if held.get_loop() is asyncio.get_running_loop() and not held.done():
+                return client, held
+        return None
+
+    async def _connected(self) -> Tuple[Any, asyncio.Task]:
+        client = self._make()
+        await _apart(client.connect())
+        return client, _apart(_hold(client))
+
+
+def _apart(coroutine: Coroutine) -> asyncio.Task:
+    """A task that goes on after the episode that begins it, with all that it begins."""
+    return Context().run(asyncio.get_running_loop().create_task, coroutine)
+
+
+async def _closed(held: asyncio.Task) -> None:
+    held.cancel()
+    await asyncio.wait({held})
 
 
 async def _hold(client: Any) -> None:
@@ -157,7 +187,8 @@ async def _hold(client: Any) -> None:
     try:
         await asyncio.Event().wait()
     finally:
-        await asyncio.wait_for(client.close(), CLOSING)
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(client.close(), CLOSING)
 
 
 def text_of(observation: Dict[str, Any]) -> str:
@@ -186,7 +217,7 @@ def _schema(url: str) -> Dict[str, Any]:
     try:
         with urllib.request.urlopen(f"{url.rstrip('/')}/schema", timeout=CONNECTING) as response:
             return json.load(response)['action']
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f'env.task.url = {url!r}: the schema of its actions cannot be read ({describe(error)}). Start the server, '
             'or set env.task.action.'

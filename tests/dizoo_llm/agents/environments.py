@@ -150,6 +150,41 @@ class Strict(Other):
         pass
 
 
+class Names(Other):
+    """Arguments with the names that callers have themselves."""
+
+    def reset(self, function, instance, **columns):
+        return f'{function} {instance}'
+
+    def plot(self, function: str) -> str:
+        """
+        Plots.
+
+        Args:
+            function: What.
+        """
+        return f'plot of {function}'
+
+    async def draw(self, function: str) -> str:
+        """
+        Draws.
+
+        Args:
+            function: What.
+        """
+        return f'picture of {function}'
+
+    async def quit(self) -> str:
+        """
+        Exits.
+        """
+        raise SystemExit(3)
+
+
+def named(completions, function, instance, environments):
+    return [float(len(function[0]))]
+
+
 class Changing(Other):
 
     def reset(self, cards, **columns):

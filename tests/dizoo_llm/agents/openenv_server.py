@@ -2,6 +2,7 @@
 OpenEnv servers of the tests: ``python openenv_server.py KIND PORT``. ``echo`` is the environment that ``openenv init``
 writes; ``guess`` is one of our own.
 """
+import itertools
 import os
 import re
 import sys
@@ -30,19 +31,20 @@ class Told(Observation):
 class GuessEnvironment(Environment):
     """Guess a number from 1 to 9, which is the seed modulo 9, plus 1; five guesses."""
     SUPPORTS_CONCURRENT_SESSIONS = True
+    numbers = itertools.count()
 
     def __init__(self):
         super().__init__()
-        self._state = State()
+        self._state, self._number = State(), next(self.numbers)
 
-    def reset(self, seed=0, high=9, **kwargs):
+    def reset(self, seed=0, high=9, named=False, **kwargs):
         self._state = State(episode_id=f'seed {seed}', step_count=0)
         self._secret = seed % high + 1
-        return Told(hint=f'1 to {high}', left=5, last='none')
+        return Told(hint=f'server {self._number}' if named else f'1 to {high}', left=5, last='none')
 
     def step(self, action, **kwargs):
         if action.number == 13:
-            raise RuntimeError('bad luck')
+            raise RuntimeError(f'bad luck: {action.note}')
         self._state.step_count += 1
         right, left = action.number == self._secret, 5 - self._state.step_count
         hint = 'right' if right else 'higher' if action.number < self._secret else 'lower'

@@ -216,6 +216,26 @@ def test_rows_change_neither_each_other_nor_the_data(env_of):
     assert rows[0]['cards'] == [1, 2]
 
 
+def test_columns_and_arguments_may_have_any_name(env_of):
+    env = env_of([dict(prompt='q ', function='sin', instance=3)], factory=environments.Names,
+                 reward=[environments.named, record], options=dict(max_new_tokens=400))  # yapf: disable
+    text = call('plot', function='cos') + call('draw', function='tan') + call('plot', self=1)
+    (first, _), (*_, info) = play(env, text, 'done')
+    assert 'q sin 3' in env.tokenizer.decode(first) and info['reward_parts'] == dict(named=3.0, record=1.0)
+    assert results()[0] == 'plot of cos' and 'error' in results()[1] and results()[2] == 'picture of tan'
+
+
+def test_a_coroutine_that_exits_costs_its_row_and_not_the_event_loop(env_of):
+    rows = [dict(prompt='q', function='f', instance=3)]
+    first = env_of(rows, factory=environments.Names, reward=record, seconds=5.0)
+    second = env_of(task=first.task)
+    second.reset(options=dict(index=0))
+    _, (*_, info) = play(first, call('quit'))
+    assert 'SystemExit: 3' in info['failed']
+    *_, info = second.step(turn(second, 'done'))
+    assert info['failed'] is None and play(first, 'done')[1][-1]['failed'] is None
+
+
 def test_instances_are_isolated_and_used_again(env_of):
     first = env_of()
     second = env_of(task=first.task)
@@ -279,13 +299,15 @@ def test_a_tool_that_hangs_costs_its_row_and_not_others(env_of):
         (dict(reward=environments.misnamed, problems=[dict(prompt='q', answer=1)]), "'answr': .*did you mean 'answer"),
         (dict(reward=environments.of_trainer), "'trainer_state': only the trainer of TRL has it"),
         (dict(weights=dict(recrd=1)), "env.task.weights.recrd = 1: .*did you mean 'record"),
+        (dict(weights=[1.0, 2.0]), r'env.task.weights = \[1.0, 2.0\]: must be a dict'),
+        (dict(weights=dict(record='much')), "env.task.weights.record = 'much': must be a number"),
         (dict(return_part='x'), "env.task.return_part = 'x': must be a part"),
         (dict(problems=[dict(prompt='q', image='x')]), "the column 'image', and the model reads text only"),
         (dict(problems=[dict(prompt=[dict(role='user', content=[dict(type='image')])])]), 'must be text or messages'),
         (dict(factory=dict(a=Counter), problems=[dict(prompt='q')]), "environment = None: must be one of 'a'"),
         (dict(max_tool_calling_iterations=-1), 'env.task.max_tool_calling_iterations = -1: must be'),
     ],
-    ids=range(17)
+    ids=range(19)
 )  # yapf: disable
 def test_one_line_for_what_cannot_run(change, told):
     given = dict(type='environment', factory=Counter, problems=ROWS, reward=record)

@@ -26,7 +26,7 @@ def guess(text):
     """The action of ``guess``: a number; anything that begins with ? is for the server to reject."""
     if text.startswith('?'):
         return dict(number=text)
-    return dict(number=int(text)) if re.fullmatch(r'\d+', text, re.ASCII) else None
+    return dict(number=int(text), note='code: VALIDATION_ERROR') if re.fullmatch(r'\d+', text, re.ASCII) else None
 
 
 def hint(observation):
@@ -160,7 +160,38 @@ def test_rows_have_sessions_of_their_own_which_are_kept(env_of, guessing):
     for env in more[:4]:
         env.reset(options=dict(index=0))
     _, (*_, info) = play(more[4], '1')
-    assert 'CAPACITY_REACHED' in info['failed']
+    assert 'it needs max_concurrent_envs of at least the rows' in info['failed']
+
+
+def servers_of(env, times):
+    """The server's environment of each of several episodes."""
+    return [env.tokenizer.decode(play(env, '1')[0][0]).partition('server ')[2].partition(',')[0] for _ in range(times)]
+
+
+def test_the_end_of_an_episode_does_not_close_its_session(env_of, guessing):
+    env = env_of(**numbers(guessing, problems=[dict(named=True)]))
+    first, *others = servers_of(env, 4)
+    assert first.isdigit() and others == [first] * 3
+
+
+def test_a_session_that_was_lost_while_no_row_had_it_costs_no_row(env_of, guessing):
+    env = env_of(**numbers(guessing, problems=[dict(named=True)]))
+    first, = servers_of(env, 1)
+    (client, held), = env.task._sessions._idle
+    held.get_loop().call_soon_threadsafe(client._ws.transport.abort)
+    second, third = servers_of(env, 2)
+    assert second.isdigit() and second != first and third == second
+
+
+def test_an_error_that_quotes_a_rejection_is_none(env_of, guessing):
+    env = env_of(**numbers(guessing))
+    assert 'bad luck: code: VALIDATION_ERROR' in play(env, '13')[1][-1]['failed']
+
+
+def test_each_answer_has_the_reward_of_its_step(env_of, guessing):
+    _, (_, reward, *_, info) = play(env_of(**numbers(guessing)), '9', 'nine', '?', '3', index=2)
+    assert info['rewards'] == pytest.approx([-0.1, 0.0, 0.0, 1.0]) and reward == pytest.approx(0.9)
+    assert [each['reward_parts']['invalid'] for each in info['turns']] == [0.0, 1.0, 1.0, 0.0]
 
 
 def test_what_costs_a_row_closes_its_session(env_of, guessing):

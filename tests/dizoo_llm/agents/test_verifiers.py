@@ -1,6 +1,8 @@
 """Environments of ``verifiers``, whose model is the policy. They run where both fit: docs/tutorials/own_agent.md."""
+import asyncio
 import os
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -81,6 +83,39 @@ def test_rows_of_one_task_at_once_keep_their_own_servers(env_of):
     for index, env in enumerate(rows):
         env.begin_step(turn(env, str(index)))
     assert [env.step(turn(env, str(i)))[1] for i, env in enumerate(rows)] == [2.0] * 3
+
+
+def test_an_episode_that_ends_leaves_the_servers_of_others(env_of):
+    task = task_of('vf-dialogue', size=2, weights=dict(different=0.5))
+    rows = [env_of(task) for _ in range(2)]
+    for index, env in enumerate(rows):
+        env.begin_reset(index)
+    for index, env in enumerate(rows):
+        env.reset(options=dict(index=index))
+    for env in rows:
+        *_, last = [env.step(turn(env, text)) for text in 'aba']
+        assert last[1] == 1.0, last[4]['failed']
+
+
+@pytest.mark.parametrize('names, found', [('agent other', 1.0), ('other agent', 1.0), ('other', 0), ('agent agent', 2)])
+def test_the_reward_is_that_of_the_one_run_of_the_policy(names, found):
+    task = task_of('vf-answer')
+
+    async def run_episode(*args):
+        rewards = {name: dict(right=SimpleNamespace(score=1.0), short=None) for name in ('agent', )}
+        traces = [
+            SimpleNamespace(agent=SimpleNamespace(name=name), metrics={}, rewards=rewards.get(name, {}))
+            for name in names.split()
+        ]
+        return SimpleNamespace(ok=True, traces=traces)
+
+    task._env.run_episode = run_episode
+    rollout = task._rollout(dict(number=0), SimpleNamespace(base_url='http://127.0.0.1:1/v1'))
+    if found == 1.0:
+        assert asyncio.run(rollout) == dict(right=1.0)
+    else:
+        with pytest.raises(RuntimeError, match=f"'agent' has run {found} times, must run once"):
+            asyncio.run(rollout)
 
 
 @pytest.mark.skipif(shutil.which('uv') is None, reason='verifiers starts its harness `null` by uv')

@@ -211,7 +211,14 @@ def test_retry_after_as_a_date():
     error = caused(Served(429, Retry_After=formatdate(time.time() + 500, usegmt=True)))
     assert 400 < awaited._retry_after(error) <= 500
     assert awaited._retry_after(Served(429, Retry_After=formatdate(time.time() - 500, usegmt=True))) == 0
-    assert awaited._retry_after(Served(429, Retry_After='soon')) is None
+
+
+@pytest.mark.parametrize('value', ['soon', 'nan', '', 'Mon, 01 Jan 2024 00:00:00 +99999999999999', [1], b'x', {}])
+def test_a_retry_after_that_is_nonsense_costs_no_other_row(value):
+    limited, calls = failing([Served(429, Retry_After=value)])
+    other, _ = failing([])
+    assert awaited._retry_after(Served(429, Retry_After=value)) is None
+    assert await_all([limited, other], LIMITS) == [1.0, 1.0] and len(calls) == 2
 
 
 def test_a_server_that_asks_for_an_hour_costs_the_row_at_once():

@@ -160,6 +160,32 @@ def test_what_passes_between_program_and_tests():
     assert Sandbox().passed(program, tests) == len(tests)
 
 
+def test_subclasses_of_numbers_and_errors_with_several_arguments_pass_too():
+    program = (
+        'class Half(float):\n    __repr__ = lambda self: "half"\n\n\ndef half():\n    return Half(0.5)\n\n\n'
+        'def read(data):\n    return data.decode()\n'
+    )
+    raises = 'try:\n    read({!r})\nexcept {}:\n    pass\nelse:\n    assert False'
+    tests = ['assert half() == 0.5', raises.format(b'\xff', 'UnicodeDecodeError'), raises.format(3, 'AttributeError')]
+    assert Sandbox().passed(program, tests) == len(tests)
+
+
+def test_what_cannot_be_started_leaves_no_file_open(monkeypatch):
+    """Programs cannot be started when files or memory are short, and a reward then fails again and again."""
+    why_not_isolated()
+
+    def refused(*args, **options):
+        raise OSError(12, 'Cannot allocate memory')
+
+    monkeypatch.setattr(sandbox.subprocess, 'Popen', refused)
+    before = len(os.listdir('/proc/self/fd'))
+    for _ in range(3):
+        for run in (lambda box: box.output_of('', ''), lambda box: box.passed('', ['assert True'])):
+            with pytest.raises(OSError, match='allocate'):
+                run(Sandbox())
+    assert len(os.listdir('/proc/self/fd')) == before
+
+
 def test_what_fails():
     program = 'def same(n):\n    return n\n\n\nclass Pair:\n    pass\n'
     wrong = ['assert same(1) == 2', '1 / 0', 'assert nothing(1) == 1', 'syntax error', 'assert Pair == 3', 'exit()']

@@ -5,6 +5,7 @@ import re
 import socket
 import threading
 import time
+from functools import partial
 
 import pytest
 from aiohttp import web
@@ -38,7 +39,7 @@ class Server:
     """An OpenAI-compatible server whose answers a function makes: text of a reply, or (status, body, headers)."""
 
     def __init__(self):
-        self.asked, self.keys, self.reply = [], [], lambda text, n: verdict(text, 10)
+        self.asked, self.keys, self.peers, self.reply = [], [], set(), lambda text, n: verdict(text, 10)
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         asyncio.run_coroutine_threadsafe(self._begin(), self._loop).result(10)
@@ -55,6 +56,7 @@ class Server:
     async def _post(self, request):
         body = await request.json()
         self.asked.append(body)
+        self.peers.add(request.transport.get_extra_info('peername'))
         self.keys.append(request.headers.get('Authorization'))
         text = body['messages'][-1]['content']
         reply = self.reply(text, len(self.asked))
@@ -194,6 +196,23 @@ def test_columns_are_data_too(server):
     assert server.asked[0]['messages'][0]['content'].startswith('{answer} b <completion-')
 
 
+def test_a_column_is_not_the_completion_of_the_model(server):
+    task = task_of(server.url, rows=[dict(ROWS[0], completion='gold')], prompt='{completion} {question}')
+    scores_of(task, 'me')
+    text = server.asked[0]['messages'][0]['content']
+    assert '\nme\n' in text and 'gold' not in text
+
+
+def test_half_a_character_is_judged_too(server):
+    assert scores_of(task_of(server.url), 'a\ud800b') == [1.0]
+    assert '\na?b\n' in server.asked[0]['messages'][0]['content']
+
+
+def test_batches_keep_their_connection(server):
+    task = task_of(server.url)
+    assert [scores_of(task, text) for text in 'ab'] == [[1.0]] * 2 and len(server.peers) == 1
+
+
 def test_another_completion_has_another_code(server):
     scores_of(task_of(server.url), 'me', 'you')
     assert len({CODE.search(asked['messages'][0]['content'])[1] for asked in server.asked}) == 2
@@ -206,9 +225,12 @@ def test_equal_texts_are_judged_once_in_a_process_and_the_cache_is_bounded(serve
     assert scores_of(task_of(server.url), 'b', 'a') == [1.0] * 2 and len(server.asked) == 2
     scores_of(task_of(server.url, scale=(0, 10)), 'a')
     scores_of(task_of(server.url, temperature=1.0), 'a')
-    assert len(server.asked) == 4
+    scores_of(task_of(server.url, system='Be strict.'), 'a')
+    scores_of(task_of(f'{server.url}/'), 'a')
+    assert len(server.asked) == 6
+    judge._SCORES.clear()
     monkeypatch.setattr(judge, 'MOST_CACHED', 3)
-    assert scores_of(task, *'cdefgh') == [1.0] * 6 and len(judge._SCORES) <= 5
+    assert scores_of(task, *'cdefgh') == [1.0] * 6 and len(judge._SCORES) == 3
 
 
 def test_a_failure_is_not_kept(server):
@@ -226,7 +248,7 @@ def test_a_server_that_limits_the_rate(server):
     server.reply = limited
     begun = time.monotonic()
     assert scores_of(task_of(server.url), 'a') == [1.0]
-    assert time.monotonic() - begun >= 0.2 and COUNTS.retries == 1 and COUNTS.failed == 0
+    assert time.monotonic() - begun >= 0.2 and COUNTS['retries'] == 1 and COUNTS['failed'] == 0
 
 
 def test_a_server_that_is_slow_at_first(server):
@@ -236,7 +258,33 @@ def test_a_server_that_is_slow_at_first(server):
         return verdict(text, 10)
 
     server.reply = slow
-    assert scores_of(task_of(server.url, task=dict(seconds=0.5, retries=20)), 'a') == [1.0] and COUNTS.retries > 0
+    assert scores_of(task_of(server.url, task=dict(seconds=0.5, retries=20)), 'a') == [1.0] and COUNTS['retries'] > 0
+
+
+def test_a_text_that_an_event_loop_without_an_end_waits_for_is_judged_in_the_next_one(server, monkeypatch):
+    """A scorer that blocks its loop, which is then abandoned with the requests of judges."""
+    monkeypatch.setattr(awaited, 'GRACE', 0.3)
+    asked, over = threading.Event(), threading.Event()
+
+    async def hangs(text, n):
+        asked.set()
+        await asyncio.sleep(60 if n == 1 else 0)
+        return verdict(text, 10)
+
+    async def blocks():
+        while not asked.is_set():
+            await asyncio.sleep(0.01)
+        over.wait(30)
+
+    server.reply = hangs
+    task = task_of(server.url)
+    judged = partial(task._rewards[0].score, task.problem(0), 'a')
+    try:
+        found = awaited.await_all([judged, blocks], awaited.Limits(2, 0.5, 0))
+        assert all(isinstance(each, TimeoutError) for each in found) and asked.is_set()
+        assert scores_of(task, 'a') == [1.0]
+    finally:
+        over.set()
 
 
 @pytest.mark.parametrize(
@@ -265,7 +313,7 @@ def test_a_server_that_is_gone():
         url = f'http://127.0.0.1:{free.getsockname()[1]}/v1'
     found, = scores_of(task_of(url, task=dict(retries=2)), 'a')
     assert isinstance(found, TaskError) and 'cannot be reached' in found.message and url in found.message
-    assert COUNTS.retries == 2
+    assert COUNTS['retries'] == 2
 
 
 # ------------------------------------------------------------------------------------------------------------ the key
@@ -314,6 +362,7 @@ def test_named_beside_another_and_for_a_python_file(server, tmp_path):
         (dict(prompt='{completion} {level}'), "reward.prompt: problem 1 has no column 'level'"),
         (dict(scale=(10, 1)), r'reward.scale = \(10, 1\): must be two numbers'),
         (dict(scale=(1, 2, 3)), 'reward.scale'),
+        (dict(scale=(1, float('nan'))), 'reward.scale'),
         (dict(temperature=-1), 'reward.temperature = -1: must be a number'),
         (dict(max_tokens=0), 'reward.max_tokens = 0: must be'),
         (dict(sclae=(1, 2)), 'reward.sclae = .*unknown key; did you mean .scale'),
