@@ -5,6 +5,8 @@ os.environ.setdefault('GOMP_SPINCOUNT', '1000')  # tests run side by side
 
 import pytest  # noqa: E402
 
+import ding_grpo  # noqa: E402, F401  imports little, and mends DI-engine once a conftest of a folder imports it
+
 TINY = dict(
     model_type='llama',
     vocab_size=32,
@@ -21,7 +23,6 @@ def pytest_configure(config):
     if hasattr(config, 'workerinput') or not config.getoption('numprocesses', None):
         from ding_common import import_ding
         import_ding()
-        import ding_grpo  # noqa: F401  mends DI-engine before a test imports its entries
 
 
 @pytest.fixture
