@@ -2,7 +2,9 @@
 import os
 import platform
 import re
-from importlib.metadata import PackageNotFoundError, requires, version
+from functools import lru_cache
+from importlib import metadata
+from importlib.metadata import PackageNotFoundError, requires
 from typing import Dict, List
 
 import torch
@@ -11,6 +13,7 @@ from packaging.requirements import Requirement
 from . import parallel
 
 NAME = 'ding-grpo'
+version = lru_cache(None)(metadata.version)  # a run asks for the same ones at its begin and with each model folder
 # Installed versions beyond their bounds make other results, or fail within a run.
 BENEATH = ('DI-engine', 'transformers', 'peft')
 ALL = (NAME, *BENEATH, 'torch', 'tokenizers', 'numpy', 'gguf')

@@ -4,14 +4,8 @@ os.environ.setdefault('HF_HUB_OFFLINE', '1')  # no test may ask a hub
 os.environ.setdefault('GOMP_SPINCOUNT', '1000')  # tests run side by side
 
 import pytest  # noqa: E402
-import torch  # noqa: E402
 
-from ding_common import import_ding  # noqa: E402
-
-import_ding()
-
-import ding_grpo  # noqa: E402, F401  mends DI-engine before a test imports its entries
-from tests.shipped import small  # noqa: E402
+import ding_grpo  # noqa: E402, F401  imports little, and mends DI-engine once a conftest of a folder imports it
 
 TINY = dict(
     model_type='llama',
@@ -24,6 +18,13 @@ TINY = dict(
 )
 
 
+def pytest_configure(config):
+    """The process that hands the tests to others imports none of what they test: no test begins before it has."""
+    if hasattr(config, 'workerinput') or not config.getoption('numprocesses', None):
+        from ding_common import import_ding
+        import_ding()
+
+
 @pytest.fixture
 def tiny_config() -> dict:
     return dict(TINY)
@@ -32,6 +33,7 @@ def tiny_config() -> dict:
 @pytest.fixture
 def tiny_model():
     """A random causal language model of 2 layers and 32 tokens, the same in each test."""
+    import torch
     from ding_grpo.model import CausalLM
     torch.manual_seed(0)
     return CausalLM(config=dict(TINY))
@@ -40,6 +42,7 @@ def tiny_model():
 @pytest.fixture
 def think_answer(tmp_path, monkeypatch):
     """The shipped config made small, in a folder of its own: (main_config, create_config)."""
+    from tests.shipped import small
     monkeypatch.chdir(tmp_path)
     return small('think_answer_grpo')
 
@@ -59,6 +62,7 @@ def device(request):
 @pytest.fixture
 def on_device(device):
     """Each device in turn, where new tensors are made."""
+    import torch
     with torch.device(device):
         yield
 
@@ -79,6 +83,7 @@ def _simulated_gpu(request):
 
 def pytest_collection_modifyitems(config, items):
     """Without a GPU, tests that need one are only listed, but with TEST_DEVICE=simulated, or, of tests/gpu, cpu."""
+    import torch
     device = os.environ.get('TEST_DEVICE')
     if torch.cuda.is_available() or config.option.collectonly or device == 'simulated':
         return

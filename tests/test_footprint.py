@@ -20,7 +20,7 @@ CONFIG = dict(
     max_position_embeddings=64,
 )
 MODEL = dict(config=CONFIG)
-LONG = ('adapters', 'SGD', 'with a reference', 'checkpointing', 'in one part')
+LONG = ('adapters', 'SGD', 'states on the host', 'with a reference', 'checkpointing', 'in one part')
 POINTS = {
     'all weights': (MODEL, dict()),
     'in one part': (MODEL, dict(micro_batch_tokens=None)),

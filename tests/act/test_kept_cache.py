@@ -9,6 +9,7 @@ from ding_grpo.data.batch import Batch
 from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.rollout import Sampling, generate
 from dizoo_llm.envs import TokenEnv
+from tests.cases import long
 from tests.model.helper import CPU, tokens_read, uniform
 from tests.policies import SETTINGS, Chatter, sample_dialogues, token_policy
 
@@ -51,7 +52,7 @@ class TestKeptCache:
 
     @pytest.mark.parametrize(
         'model, setting', [
-            (LLAMA, 'stop strings'), (LLAMA, 'budgets'), (LLAMA, 'top-k'), (WINDOW, 'cut turns'), (LEARNED, 'plain')
+            (LLAMA, 'stop strings'), (LLAMA, 'budgets'), long(LLAMA, 'top-k'), (WINDOW, 'cut turns'), (LEARNED, 'plain')
         ],
         ids=lambda value: value if isinstance(value, str) else value['model_type']
     )  # yapf: disable

@@ -21,7 +21,7 @@ from ding_grpo.logs.hook import CallHook
 from dizoo_llm.text.tokenizer import build_char_tokenizer
 from tests.bonus.helper import CHARS, ROWS, TINY, right, small
 from tests.dizoo_llm.helper import write
-from tests.processes import Process, python, run_ding
+from tests.processes import Process, run_code, run_ding
 from tests.runs import metrics, weights
 
 pytestmark = pytest.mark.envtest
@@ -273,5 +273,7 @@ def test_a_script_and_its_reward_function(tmp_path):
         f'rows = {ROWS[:6]!r}\nGRPO(dict(config={TINY!r}), data=rows, reward=right, max_new_tokens=2, group_size=2, '
         f"groups=2, exp_name='run', eval_size=2, **{{'env.tokenizer': dict(chars={CHARS!r})}}).train(updates=2)\n"
     )
-    assert python('script.py').returncode == 0 and len(metrics()) == 2
+    program = "import runpy; runpy.run_path('script.py', run_name='__main__')"
+    code, told = Process(run_code, program, tmp_path).end()
+    assert code == 0 and len(metrics()) == 2, told
     run_again()

@@ -2,16 +2,15 @@ import os
 
 import pytest
 
-from tests.cases import long
 from tests.processes import ROOT, python
 
 pytestmark = pytest.mark.unittest
 
 
-@pytest.mark.parametrize('module', ['ding_grpo, ding', long('dizoo_llm')])
-def test_importing_prints_nothing_and_freezes_nothing(module):
-    # DI-engine and old gym print some ten lines when they are imported plainly
-    run = python('-c', f'import gc; import {module}; assert gc.isenabled() and gc.get_freeze_count() == 0')
+@pytest.mark.algotest
+def test_importing_the_tasks_prints_nothing_and_freezes_nothing():
+    """Of the core, ``compat/test_registration.py`` says so."""
+    run = python('-c', 'import gc; import dizoo_llm; assert gc.isenabled() and gc.get_freeze_count() == 0')
     assert (run.returncode, run.stdout, run.stderr) == (0, '', '')
 
 

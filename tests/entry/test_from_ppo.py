@@ -16,6 +16,7 @@ from ding_common import ConfigError, TaskError, read_config_file
 from ding_grpo import from_ppo
 from ding_grpo.config.ppo_keys import PPO_KEYS, check_ppo_keys
 from ding_grpo.from_ppo import Source, convert, write
+from tests.cases import brief
 from tests.runs import evaluations, metrics, train
 
 DIZOO = os.path.dirname(dizoo.__file__)
@@ -38,6 +39,11 @@ OTHERS = dict(
     cartpole_ppopg="policy.type = 'ppo_pg'",
     cartpole_dqn="policy.type = 'dqn'",
 )
+# One of each kind: that starts, of each environment's spaces, that is not installed, and that is refused.
+KEPT = (
+    'pong_ppo cartpole_ppo_ddp pendulum_ppo ant_ppo coinrun_ppo gym_hybrid_hppo lunarlander_gcl overcooked_ppo '
+    'cartpole_ppo_offpolicy'
+).split()
 CARTPOLE = 'dizoo.classic_control.cartpole.envs.cartpole_env'
 WRITTEN = '''
 from easydict import EasyDict
@@ -98,7 +104,10 @@ class TestShippedConfigs:
         of_ppo = [path for path in paths if "type='ppo'" in open(path, encoding='utf-8').read()]
         assert {os.path.basename(path).removesuffix('_config.py') for path in of_ppo} == set(TABLE)
 
-    @pytest.mark.parametrize('name, refused', (TABLE | OTHERS).items())
+    @pytest.mark.parametrize(
+        'name, refused',
+        brief((TABLE | OTHERS).items(), [case for case in (TABLE | OTHERS).items() if case[0] in KEPT])
+    )
     def test_each_starts_or_ends_in_one_line(self, name, refused):
         """Also those whose environment is not installed, where the tests are run."""
         configs, output = converted(name)

@@ -19,6 +19,7 @@ from ding_grpo.collect.array_player import ArrayPlayer, make_player
 from ding_grpo.envs import GymnasiumEnv
 from ding_grpo.policy import GRPOPolicy
 from tests.act.matching import MODELS, config
+from tests.cases import brief, long
 from tests.policies import step_policy
 from tests.runs import evaluations, metrics, state, train
 from tests.shipped import load
@@ -145,7 +146,7 @@ def test_a_process_without_groups(cartpoles):
     assert player.play([], 0, lambda number: None, {}, {}, MemoryMeter('cpu')) == []
 
 
-@pytest.mark.parametrize('kind', MODELS)
+@pytest.mark.parametrize('kind', brief(MODELS, ('several', 'hybrid', 'masked', 'dict', 'image')))
 def test_together_as_step_by_step(kind):
     run(kind, 'together')
     run(kind, 'by_steps', policy=dict(type='grpo_by_steps', import_names=[__name__]))
@@ -177,7 +178,7 @@ def test_gymnasium_together_as_step_by_step(config, env):
 
 @pytest.mark.parametrize(
     'mode, config', [
-        ('sync', 'pendulum_grpo'),
+        long('sync', 'pendulum_grpo'),
         ('async', 'cartpole_grpo'),
         (f'{__name__}:whole_vector', 'cartpole_grpo'),
     ]

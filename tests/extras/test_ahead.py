@@ -16,6 +16,7 @@ from ding_grpo.check import built
 from ding_grpo.data.batch import Batch
 from ding_grpo.data.plain import plain
 from ding_grpo.extras.ahead import AheadProcess
+from tests.cases import long
 from tests.dizoo_llm.helper import PROBLEMS
 from tests.runs import each_update, metrics, state, train, weights
 from tests.shipped import small
@@ -51,7 +52,7 @@ def ahead(name='think_answer_grpo', **policy):
 @pytest.mark.envtest
 class TestRun:
 
-    @pytest.mark.parametrize('name', ['think_answer_grpo', 'key_and_door_grpo', 'cartpole_grpo'])
+    @pytest.mark.parametrize('name', ['think_answer_grpo', long('key_and_door_grpo'), 'cartpole_grpo'])
     def test_each_update_learns_from_the_weights_before_the_last_one(self, seen, name):
         policy = train(ahead(name), 4, learning_rate=1e-2)
         steps = [0, *np.cumsum([m['optimizer_steps'] for m in metrics()])]

@@ -117,7 +117,7 @@ class TestBeside:
             assert metrics['policy_loss'] == plain['policy_loss']
         assert found[0.5]['teacher_loss'] == found[2.]['teacher_loss'] > 0
 
-    @pytest.mark.parametrize('loss', ['grpo', 'dapo', 'clip_cov'])
+    @pytest.mark.parametrize('loss', [long('grpo'), long('dapo'), 'clip_cov'])
     def test_micro_batches_change_nothing_but_memory(self, folder, loss):
         """Of a teacher, a critic and demonstrations together."""
         found = []

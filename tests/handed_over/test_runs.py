@@ -16,6 +16,7 @@ from ding_grpo.replay.command import main as replay
 from ding_grpo.report.command import main as report
 from ding_grpo.run.checkpoint import prune, read_checkpoint
 from dizoo_llm.tasks import ThinkAnswerTask
+from tests.cases import long
 from tests.handed_over.helper import Case, DEEP, check, code_ran, compress, lead_outside, name_of, of, pipe, write
 from tests.shipped import small
 
@@ -175,9 +176,16 @@ CHECKPOINTS = [
     Case('shards outside', shards('a.shards', '../../outside/secret.jsonl'), resume, 'are not the names of a folder'),
     Case('shards in no folder', shards('..', 'secret.jsonl'), resume, 'are not the names of a folder'),
 ]
+# Of the kind of another case: of the long checks.
+ALIKE = (
+    'a report about a huge number', 'a report about a config of numbers', 'a run whose lock is outside',
+    'updates below 0', 'steps that are a bool', 'learned updates of a text', 'no groups of weights',
+    'a rate of 400 digits', 'moments of integers', 'a counter of a text', 'no sizes of logs', 'no seed',
+    'shards without a name', 'shards in no folder'
+)
 
 
-@pytest.mark.parametrize('case', RUNS + CHECKPOINTS, ids=name_of)
+@pytest.mark.parametrize('case', [long(c) if c.name in ALIKE else c for c in RUNS + CHECKPOINTS], ids=name_of)
 def test_what_is_handed_over(case, handed):
     check(case, handed)
 

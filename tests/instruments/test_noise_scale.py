@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from ding_grpo.instruments.noise_scale import noise_of_table, noise_scale
+from tests.cases import long
 from tests.policies import (
     CONTINUOUS, DISCRETE, gradient, make_batch, reward, same_reward, sample_groups, sample_steps, step_policy,
     token_policy, update, weights
@@ -45,7 +46,10 @@ class TestByHand:
 
 class TestInWeights:
 
-    @pytest.mark.parametrize('learn', [dict(), dict(micro_batch_tokens=30), dict(loss='dapo', adv_method='no_std')])
+    @pytest.mark.parametrize(
+        'learn', [long(dict()), dict(micro_batch_tokens=30),
+                  long(dict(loss='dapo', adv_method='no_std'))]
+    )
     def test_is_that_of_the_gradients_of_each_half(self, learn):
         """A step on the rows of half a group alone, the others without a reward, gives the half's gradient."""
         still = dict(learning_rate=1e-12, grad_clip_value=1e9, batch_groups=3, entropy=dict(weight=0.0))

@@ -4,6 +4,7 @@ import torch
 
 from ding_grpo.learn.advantage import Advantage
 from ding_grpo.rl_utils import LOSS_PRESETS
+from tests.cases import long
 from tests.policies import (
     DISCRETE, PRESET, make_batch, reward, same_reward, sample_groups, sample_steps, state, step_policy, token_policy,
     update, weights
@@ -26,9 +27,12 @@ def steps(metrics):
 
 @pytest.mark.parametrize(
     'loss, options', [
-        *((name, {}) for name in LOSS_PRESETS if name != 'dro'),
-        *((name, dict(micro_batch_tokens=30)) for name in ('grpo', 'dapo', 'gspo', 'clip_cov')),
+        ('grpo', {}),
+        ('clip_cov', {}),
+        ('gspo', dict(micro_batch_tokens=30)),
         ('grpo', dict(log_prob_fn='efficient_method')),
+        *(long(name, {}) for name in LOSS_PRESETS if name not in ('grpo', 'clip_cov', 'dro')),
+        *(long(name, dict(micro_batch_tokens=30)) for name in ('grpo', 'dapo', 'clip_cov')),
     ],
     ids=str
 )

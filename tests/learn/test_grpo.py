@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ding_grpo.rl_utils import LOSS_PRESETS, group_advantage
+from tests.cases import long
 from tests.policies import (
     PRESET, Seen, change, gradient, reward, same_reward, sample_groups, token_policy, update, vector, weights
 )
@@ -117,14 +118,16 @@ def learned_without_options():
         ('reduction', 'token'),
         ('reduction', 'constant'),
         ('kl', dict(ratio_correction=True)),
-        *(('loss', name) for name in LOSS_PRESETS if name != 'grpo'),
+        ('loss', 'dapo'),
+        *(long('loss', name) for name in LOSS_PRESETS if name not in ('grpo', 'dapo')),
         ('kl', dict(beta=0.5)),
         ('weight_decay', 0.5),
         ('entropy', dict(weight=0.5)),
         ('learning_rate', 1e-4),
         ('grad_clip_value', 1e-6),
-        *(('adv_method', name) for name in ('grpo', 'max_rl', 'reinforce_plus_plus', 'optimal_token_baseline')),
-        ('lr_scheduler', dict(type='linear', num_warmup_steps=3, num_training_steps=9)),
+        ('adv_method', 'grpo'),
+        *(long('adv_method', name) for name in ('max_rl', 'reinforce_plus_plus', 'optimal_token_baseline')),
+        long('lr_scheduler', dict(type='linear', num_warmup_steps=3, num_training_steps=9)),
         ('lr_scheduler', dict(type='cosine_with_min_lr', num_training_steps=4, specific=dict(min_lr_rate=0.9))),
     ]
 )

@@ -6,6 +6,7 @@ import torch
 
 from ding_common import ConfigError
 from ding_grpo.config.optimizer import OPTIMIZERS, MuonWithAdamW, check_optimizer, hidden_matrices, make_optimizer
+from tests.cases import brief, long
 from tests.policies import token_policy, update
 from tests.same import same
 
@@ -47,7 +48,12 @@ def weights(policy):
     return copy.deepcopy(policy.model.state_dict())
 
 
-@pytest.mark.parametrize('kind', [*OPTIMIZERS, 'signs:Signs', *(f'{module}.optim:AdamW8bit' for module in PACKAGES)])
+@pytest.mark.parametrize(
+    'kind', [
+        *brief(OPTIMIZERS,
+               ('AdamW', 'Muon', 'SGD')), 'signs:Signs', *(f'{module}.optim:AdamW8bit' for module in PACKAGES)
+    ]
+)
 def test_learns_and_goes_on_from_a_checkpoint(kind, module):
     if kind.startswith(PACKAGES):
         pytest.importorskip(kind.partition('.')[0])
@@ -141,7 +147,7 @@ def test_not_every_one_is_divided():
         check_optimizer(learn, cuda=False, sharded=True)
 
 
-@pytest.mark.parametrize('kind', ('AdamW', 'Muon', 'SGD'))
+@pytest.mark.parametrize('kind', [long('AdamW'), 'Muon', long('SGD')])
 def test_states_on_the_host(kind, gpu):
     """The same steps and checkpoints, and no state on the GPU."""
     args, policies = ARGUMENTS.get(kind, {}), []

@@ -13,6 +13,9 @@ from tests import policies
 
 CPU = torch.device('cpu')
 NAMES = ['llama', 'qwen2', 'qwen3', 'gemma', 'gemma2', 'mistral', 'gpt2']  # they share prompts
+FEW = [
+    'llama', 'gemma2', 'mistral', 'gpt2'
+]  # of each kind: plain, soft caps and windows, windows alone, learned positions
 
 
 class ShortBeginnings:

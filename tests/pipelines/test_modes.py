@@ -12,6 +12,7 @@ from ding.entry.cli import cli
 from ding_grpo.__main__ import command
 from ding_grpo.config.key import value_at
 from ding_grpo.evaluate import GroupEvaluator
+from tests.cases import long
 from tests.runs import evaluations, metrics
 from tests.shipped import load, write
 
@@ -38,7 +39,7 @@ def ding(tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize('name', ['cartpole_grpo', 'pendulum_ppo', 'think_answer_grpo', 'think_answer_ppo'])
+@pytest.mark.parametrize('name', [long('cartpole_grpo'), 'pendulum_ppo', 'think_answer_grpo', long('think_answer_ppo')])
 def test_eval_finds_what_training_found(ding, monkeypatch, name):
     # starts depend on the update, and ``eval`` has those of update 0
     monkeypatch.setattr(GroupEvaluator, 'evaluate_end', lambda *args: None)
@@ -92,8 +93,8 @@ def test_several_seeds_and_a_name(ding):
 
 
 def test_environment_steps_are_tokens(ding):
-    ding('think_answer_grpo', '-m', 'serial_onpolicy', '--env-step', '5000')
-    assert metrics()[-1]['envstep'] >= 5000 > metrics()[-1]['envstep'] - 16 * 16 * 10
+    ding('think_answer_grpo', '-m', 'serial_onpolicy', '--env-step', '2000')
+    assert metrics()[-1]['envstep'] >= 2000 > metrics()[-1]['envstep'] - 16 * 16 * 10
 
 
 @pytest.mark.parametrize('policy, size', [('grpo', 'group_size'), ('ppo', 'learn.batch_size')])

@@ -3,6 +3,7 @@ import pytest
 from ding.entry import serial_pipeline, serial_pipeline_onpolicy
 
 from dizoo_llm.tasks import Task, ThinkAnswerTask
+from tests.cases import long
 from tests.pipelines.test_processes import TOKENS, Run
 from tests.runs import distance, evaluations, metrics, rescore, train, weights
 from tests.same import same
@@ -37,7 +38,7 @@ def finished(name, pipeline=serial_pipeline_onpolicy, config='think_answer_grpo'
     'options, sizes',
     [
         # demonstrations and junk, greedy and sampled episodes of an evaluation, and two groups of a collect
-        (dict(), [15, 4, 4, 4, 8]),
+        long(dict(), [15, 4, 4, 4, 8]),
         # two of the six episodes do not count
         (dict(evaluator_env_num=3, overlong_buffer=4), [15, 3, 3, 3, 1, 3, 1, 8]),
         (dict(pipeline=serial_pipeline, config='think_answer_grpo_serial', manager='subprocess'), [15]),

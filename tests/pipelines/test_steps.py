@@ -8,6 +8,7 @@ from ding.utils import deep_merge_dicts
 from gymnasium.envs.classic_control import CartPoleEnv
 
 from ding_common import ConfigError
+from tests.cases import long
 from tests.runs import distance, evaluations, findings, metrics, state, train, weights
 from tests.same import same
 from tests.shipped import load
@@ -119,7 +120,7 @@ def eval_with(**evaluator):
 class TestPipeline:
 
     @pytest.mark.curves
-    @pytest.mark.parametrize('name', ['cartpole_grpo', 'pendulum_grpo', 'cartpole_gae'])
+    @pytest.mark.parametrize('name', [long('cartpole_grpo'), 'pendulum_grpo', 'cartpole_gae'])
     def test_learns_and_leaves_its_record(self, name):
         train(short(name, **eval_with(eval_freq=1, samples_per_start=2)), 2)
         assert len(metrics()) == 2
@@ -130,10 +131,10 @@ class TestPipeline:
 
     @pytest.mark.parametrize(
         'name, space, shape', [
-            ('cartpole_grpo', gymnasium.spaces.Box(-1, 1, (1, ), np.float32), 1),
+            long('cartpole_grpo', gymnasium.spaces.Box(-1, 1, (1, ), np.float32), 1),
             ('cartpole_gae', gymnasium.spaces.Box(-1, 1, (), np.float32), 1),
             ('cartpole_grpo', gymnasium.spaces.Discrete(5), 5),
-            ('cartpole_gae', gymnasium.spaces.Discrete(5), 5),
+            long('cartpole_gae', gymnasium.spaces.Discrete(5), 5),
         ]
     )
     def test_observations_of_one_number(self, name, space, shape):

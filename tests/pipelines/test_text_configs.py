@@ -6,6 +6,7 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ding_common import ConfigError
+from tests.cases import long
 from tests.runs import evaluations, metrics, train
 from tests.shipped import load, small, write_model_and_data
 
@@ -21,7 +22,9 @@ def folder(tmp_path, monkeypatch, tiny_config):
 
 
 @pytest.mark.parametrize(
-    'name', ['spell_backward', 'chain_sum', 'reasoning_mixture', 'gsm8k', 'gsm8k_lora', 'calculator'], ids=str
+    'name',
+    ['reasoning_mixture', 'gsm8k_lora', 'calculator', *(long(n) for n in ('spell_backward', 'chain_sum', 'gsm8k'))],
+    ids=str
 )
 def test_runs_on_a_folder(name):
     if 'lora' in name:

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 
@@ -21,7 +20,7 @@ from dizoo_llm.text.tokenizer import build_word_tokenizer
 from tests.cases import long
 from tests.pipelines import plain
 from tests.pipelines.plain import completed
-from tests.processes import ROOT, call, python
+from tests.processes import ROOT, Process, call, python, run_code, run_ding
 from tests.runs import evaluated, evaluations, metrics, state, train, weights
 from tests.same import same
 from tests.shipped import path_of, small, write
@@ -86,9 +85,13 @@ class TestRun:
         last, best = ({c['prompt']: c['completion'] for c in e['completions']} for e in (evaluations()[-1], best))
         assert len(last) == len(best) == 4
         assert {prompt: completed('run/model/last', prompt) for prompt in last} == last
-        # the other one in a process that knows nothing of this project
-        alone = python(plain.__file__, 'run/model/best', *best)
-        assert alone.stdout.splitlines() == list(best.values()), alone.stderr
+        assert {prompt: completed('run/model/best', prompt) for prompt in best} == best
+
+    @pytest.mark.algotest
+    def test_a_process_that_knows_nothing_of_this_project_reproduces_them(self, run):
+        last = {c['prompt']: c['completion'] for c in evaluations()[-1]['completions']}
+        alone = python(plain.__file__, 'run/model/last', *last)
+        assert alone.stdout.splitlines() == list(last.values()), alone.stderr
 
     def test_play_prompts_the_trained_model(self, run, tmp_path):
 
@@ -140,31 +143,26 @@ class TestFromPython:
 
 class TestCommandLine:
 
-    def test_python_file_is_quiet_and_takes_options(self, tmp_path):
+    def test_a_python_file_takes_options(self, tmp_path):
         options = '--train-iter 1 -s 3 --exp-name mine policy.group_size=4 policy.collect.groups=2 ' \
             'policy.learn.batch_groups=2 policy.model.config.hidden_size=32'
-        code, out, err = call([sys.executable, CONFIG, *options.split()], tmp_path)
-        assert (code, err) == (0, ''), err
-        assert os.path.exists(tmp_path / 'mine' / 'curve.png') and 'Gym has been unmaintained' not in out
+        run = f"runpy.run_path({CONFIG!r}, None, '__main__')"
+        program = f'import runpy, sys; sys.argv = {[CONFIG, *options.split()]}; {run}'
+        code, out = Process(run_code, program, tmp_path).end()
+        assert code == 0 and len(metrics(tmp_path / 'mine')) == 1, out
+        assert os.path.exists(tmp_path / 'mine' / 'curve.png')
 
     @pytest.mark.parametrize('manager, number', [long('base', signal.SIGINT), ('subprocess', signal.SIGTERM)])
     def test_interrupt_saves_and_ends_without_a_traceback(self, tmp_path, manager, number):
         configs = small('think_answer_grpo')
         path = write(tmp_path / 'own_config.py', configs, f"create_config.env_manager.type = '{manager}'")
-        process = subprocess.Popen(
-            [DING, '-m', 'serial_onpolicy', '-c', path],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        process = Process(run_ding, f'-m serial_onpolicy -c {path}', tmp_path)
         run, deadline = tmp_path / 'run', time.time() + 120
         while time.time() < deadline and len(metrics(run)) <= 3:
             time.sleep(0.05)
         os.killpg(process.pid, number)  # as a terminal and torchrun do: to the environments' processes, too
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == 128 + number and 'Traceback' not in err, err
+        code, out = process.end()
+        assert code == 128 + number and 'Traceback' not in out, out
         updates = len(metrics(run))
         assert f'{number.name}: saving after update {updates}' in out and state(updates, run)['last_iter'] == updates
         assert json.loads((run / 'model/last/config.json').read_text())['hidden_size'] == 32

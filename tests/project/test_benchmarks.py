@@ -50,6 +50,7 @@ def test_every_key_that_the_comparison_tries_exists():
 
 
 @pytest.mark.envtest
+@pytest.mark.algotest
 def test_the_comparisons_ppo_trains_in_a_process_without_the_plugin(tmp_path):
     """The process itself checks what it has imported, at its end."""
     job = Work('cartpole', 'ppo', 0, 100).job

@@ -39,7 +39,8 @@ def test_a_wheel_holds_the_configs(tmp_path):
     names = sorted(os.listdir(os.path.join(ROOT, 'config')))
     assert sorted(os.listdir(site / 'ding_common' / 'configs')) == [n for n in names if n.endswith('.py')]
     (tmp_path / 'empty').mkdir()
-    command = '-m ding_grpo -m serial_onpolicy -c think_answer_grpo -s 0 --train-iter 1'
+    command = '-m ding_grpo -m serial_onpolicy -c think_answer_grpo -s 0 --train-iter 1 '\
+        'policy.group_size=4 policy.collect.groups=2 policy.learn.batch_groups=2 policy.model.config.hidden_size=32'
     run = python(*command.split(), folder=tmp_path / 'empty', PYTHONPATH=str(site))
     assert run.returncode == 0, run.stderr
     assert run.stderr == f"config: {site / 'ding_common' / 'configs' / 'think_answer_grpo_config.py'}\n"

@@ -87,7 +87,7 @@ def test_groups_are_the_recorded_ones_to_the_last_bit(runs, name):
     run = runs[name]
     before = files(run)
     assert len(run.records) == 4 * UPDATES
-    for record in random.Random(0).sample([r for r in run.records if r['train_iter'] > 0], 5):
+    for record in random.Random(0).sample([r for r in run.records if r['train_iter'] > 0], 3):
         found = run.replay(record['train_iter'], record['group'])
         assert found.record == record and found.groups == 4
     assert files(run) == before

@@ -9,6 +9,7 @@ import torch
 from ding_common import NumericError, TaskError
 from ding_grpo.collect.group_player import GroupPlayer
 from ding_grpo.learn.update import Updater
+from tests.cases import long
 from tests.run.configs import RUNS, pipeline
 from tests.run.test_resume import logs
 from tests.runs import each_update, rescore, state, train
@@ -67,7 +68,7 @@ class TestLateErrors:
 
     @pytest.mark.parametrize(
         'name, at, where', [
-            ('tokens', 3, 'collector'),
+            long('tokens', 3, 'collector'),
             ('tokens', 4, 'evaluator'),
             ('replay_buffer', 2, 'collector'),
         ]
@@ -75,14 +76,14 @@ class TestLateErrors:
     def test_of_the_task_saves_first(self, start, broken, capfd, name, at, where):
         broken['at'] = at
         with pytest.raises(TaskError, match=f'{where}.max_failed') as caught:
-            start(name, 8)
+            start(name, 6)
         assert str(caught.value) == caught.value.message  # without marks
         saved, = [name for name in os.listdir('run/ckpt') if name.startswith('iteration')]
         number = int(saved.split('_')[1].split('.')[0])
         said = f'saved after update {number}, from where policy.learn.resume_training=True continues'
         assert number >= at and said in capfd.readouterr().out
         broken['at'] = None
-        compare(start, name, 8)
+        compare(start, name, 6)
 
     def test_of_sampling_ahead_saves_first(self, start, monkeypatch):
         with monkeypatch.context() as patch:

@@ -1,6 +1,7 @@
 """What a GPU would have to do must not grow: launches and waits of four architectures, counted without a GPU."""
 import pytest
 
+from tests.cases import brief
 from tools.gpu_counts import Found, count, peak_of_keys, waits_of_update
 
 # At most, with prompts of uneven lengths: see docs/results/gpu_counts.md.
@@ -13,10 +14,7 @@ BUDGETS = dict(
 
 
 @pytest.mark.unittest
-@pytest.mark.parametrize(
-    'kind',
-    [pytest.param(kind, marks=[pytest.mark.algotest] if kind in ('qwen3', 'mixtral') else []) for kind in BUDGETS]
-)
+@pytest.mark.parametrize('kind', brief(BUDGETS, ['llama']))
 def test_launches_and_waits(kind):
     found = count(kind, 'uneven')
     over = {name: (x, most) for name, x, most in zip(Found._fields, found, BUDGETS[kind]) if x > most}

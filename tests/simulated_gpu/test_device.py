@@ -121,7 +121,7 @@ class TestCounts:
 
 
 @pytest.mark.parametrize(
-    'name', ['think_answer_gae', 'guess_grpo', 'cartpole_grpo', *map(long, ['think_answer_grpo', 'pendulum_grpo'])]
+    'name', ['think_answer_gae', 'cartpole_grpo', *map(long, ['think_answer_grpo', 'guess_grpo', 'pendulum_grpo'])]
 )
 def test_runs(name, gpu, tmp_path, monkeypatch):
     """Two updates, in which no tensor lies where it should not, and no operation is one that a GPU refuses."""
