@@ -11,8 +11,8 @@ from tests.processes import ROOT
 pytestmark = pytest.mark.unittest
 # The rooms of ding_grpo in the order in which data passes: each imports from those before it, and from itself.
 ROOMS = [
-    'rl_utils', 'model', 'rollout', 'config', 'data', 'act', 'learn', 'logs', 'collect', 'evaluate', 'extras',
-    'engine', 'instruments', 'run', 'policy', 'framework', 'envs', 'loop', 'entry', 'compat', 'check', 'words', 'from_ppo',
+    'rl_utils', 'model', 'rollout', 'config', 'data', 'act', 'learn', 'logs', 'collect', 'evaluate', 'extras', 'engine',
+    'instruments', 'run', 'policy', 'framework', 'envs', 'loop', 'entry', 'compat', 'check', 'words', 'from_ppo',
     'compare', 'gradient_bench', 'replay', 'report', 'sharing', 'bonus', 'completion', 'train', '__main__'
 ]
 PACKAGES = ('ding_common', 'ding_grpo', 'dizoo_llm')
