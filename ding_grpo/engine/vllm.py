@@ -71,10 +71,8 @@ class VllmSampler(Sampler):
         """Give the servers the weights that the model has now."""
         start = time.perf_counter()
         self._sent += 1
-        own, tied = self.model.lm, self.model.lm.config.get_text_config().tie_word_embeddings
-        weights = {name: w.detach().cpu().contiguous() for name, w in own.state_dict().items()}
-        if tied:
-            weights.pop('lm_head.weight', None)
+        # a tied output matrix is among them once
+        weights = {name: w.detach().cpu().contiguous() for name, w in self.model.lm.named_parameters()}
         path = self._path + '.part'
         try:
             save_file(weights, path)
@@ -90,6 +88,8 @@ class VllmSampler(Sampler):
     def sample(self, request: RowRequest) -> Rollout:
         if request.forced:
             raise ConfigError(f'{KEY}: forces no tokens, as in a replay with --force. Set it to None.')
+        if self.bounds is None:  # it was closed
+            self.load({}, 0)
         greedy, spec, most = request.uniform is None, self.spec, self.spec.max_new_tokens
         limits = [most] * len(request.prompts) if request.limit is None else request.limit.clamp(max=most).tolist()
         params = self.params(greedy)
@@ -157,7 +157,7 @@ class VllmSampler(Sampler):
             self.process.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-        self.servers, self.process, self._folder = [], None, None
+        self.servers, self.process, self._folder, self.bounds = [], None, None, None
 
     @property
     def _version(self) -> str:

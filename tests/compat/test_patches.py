@@ -141,7 +141,7 @@ def test_other_files_are_not_blamed_on_the_folder(think_answer, monkeypatch):
     def refuse(self, **options):
         raise PermissionError(errno.EACCES, 'Permission denied', '/data/problems.txt')
 
-    monkeypatch.setattr('dizoo_llm.envs.ding_token_env.TokenEnv.__init__', refuse)
+    monkeypatch.setattr('dizoo_llm.envs.TokenEnv.__init__', refuse)
     with pytest.raises(PermissionError, match='/data/problems.txt'):
         train(think_answer, max_train_iter=1)
 

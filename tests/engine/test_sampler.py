@@ -230,8 +230,10 @@ def test_folder_that_cannot_be_written(serve, engine, folder):
         begun(engine(serve(), folder=folder))
 
 
-def test_nothing_is_left(serve, engine, tmp_path):
+def test_nothing_is_left_and_it_opens_again(serve, engine, tmp_path):
     sampler = begun(engine(serve()))
+    first = rows_of(sampler.sample(request()))
     assert list(tmp_path.iterdir())
     sampler.close()
     assert not list(tmp_path.iterdir())
+    assert rows_of(sampler.sample(request())) == first

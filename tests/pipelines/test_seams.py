@@ -12,6 +12,7 @@ from ding.entry import serial_pipeline_onpolicy
 from ding.envs import BaseEnvTimestep
 from ding.utils import SERIAL_COLLECTOR_REGISTRY
 
+from ding_grpo.act.sampler import Sampler
 from ding_grpo.act.token_actor import TokenActor
 from ding_grpo.collect import GroupCollector
 from ding_grpo.collect.group import Group, Sampled
@@ -32,7 +33,7 @@ def _in_tmp(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-class Engine:
+class Engine(Sampler):
     """A sampler with a copy of the weights, which reads every row whole by plain ``transformers``."""
 
     def __init__(self, model):

@@ -1,0 +1,118 @@
+"""
+The engine against vLLM itself: python -m pytest tests/engine/test_real_vllm.py -m algotest, with an environment as
+docs/guides/vllm.md makes it, in .venv-vllm or at VLLM_PYTHON. Two minutes, most of which are two starts of the server.
+"""
+import copy
+import os
+import signal
+
+import pytest
+import torch
+from easydict import EasyDict
+
+from ding_common import PeerError
+from ding_grpo.config.keys import DEFAULTS
+from ding_grpo.engine.proof import log_probs
+from ding_grpo.engine.vllm import VllmSampler
+from ding_grpo.model import CausalLM
+from ding_grpo.rollout import Sampling
+from dizoo_llm.envs.spec import TokenSpec
+from tests.engine.conftest import MODEL, Letters
+from tests.engine.test_sampler import request, rows_of
+from tests.processes import ROOT
+
+PYTHON = os.path.abspath(os.environ.get('VLLM_PYTHON', os.path.join(ROOT, '.venv-vllm/bin/python')))
+pytestmark = [
+    pytest.mark.algotest,
+    pytest.mark.skipif(not os.path.exists(PYTHON), reason=f'no {PYTHON}: docs/guides/vllm.md says how to make it')
+]
+ALL = Sampling()
+NARROW = Sampling(0.8, top_k=6, top_p=0.9)
+PROMPTS = [torch.tensor(ids) for ids in ([3, 4, 5], [3, 4, 5], [6, 7], [8, 9, 10, 11])] * 4
+
+
+def sampler_of(folder, **engine):
+    torch.manual_seed(0)
+    # vLLM has no smaller heads on a processor
+    model = CausalLM(config=dict(MODEL, hidden_size=128, num_attention_heads=2))
+    model.limit_vocabulary(36)
+    cfg = EasyDict(copy.deepcopy(DEFAULTS))
+    cfg.collect.engine = dict(type='vllm', folder=folder, **engine)
+    sampler = VllmSampler(cfg, model)
+    sampler.bind(TokenSpec(Letters(), (1, ), 36, 16, 6, dict(right=1.), 1, 12, None), ALL)
+    sampler.load(model.state_dict(), 1)
+    return sampler
+
+
+@pytest.fixture(scope='module')
+def sampler(tmp_path_factory):
+    launch = dict(python=PYTHON, args=['--max-logprobs', '20'])
+    sampler = sampler_of(str(tmp_path_factory.mktemp('engine')), launch=launch, patience=600.)
+    yield sampler
+    sampler.close()
+
+
+def gap(sampler, prompts, rollout, sampling=ALL):
+    counts = torch.arange(rollout.action.shape[1]) < rollout.length.unsqueeze(1)
+    return (log_probs(sampler.model, sampling, prompts, rollout) - rollout.logp).abs()[counts].max()
+
+
+def test_weights_of_three_updates(sampler):
+    assert sampler.exact
+    rows = [rows_of(sampler.sample(request(PROMPTS)))]
+    for update in range(3):
+        with torch.no_grad():
+            for w in sampler.model.parameters():
+                w.add_(torch.randn(w.shape) * w.abs().mean())
+        sampler.load(sampler.model.state_dict(), update + 2)
+        rollout = sampler.sample(request(PROMPTS))
+        assert gap(sampler, PROMPTS, rollout) < 1e-4
+        rows.append(rows_of(rollout))
+    assert all(before != after for before, after in zip(rows, rows[1:]))
+
+
+def test_same_rows_again_and_others_in_a_group(sampler):
+    first, again = (rows_of(sampler.sample(request(PROMPTS))) for _ in range(2))
+    assert first == again and len(set(map(tuple, first[::4]))) > 1
+
+
+def test_narrow_distribution_and_what_it_keeps(sampler):
+    sampler.sampling = NARROW
+    try:
+        rollout = sampler.sample(request(PROMPTS))
+    finally:
+        sampler.sampling = ALL
+    assert gap(sampler, PROMPTS, rollout, NARROW) < 1e-4
+    counts = torch.arange(rollout.action.shape[1]) < rollout.length.unsqueeze(1)
+    assert (rollout.kept == rollout.action.unsqueeze(-1)).any(-1)[counts].all()
+    assert rollout.action.max() < 36
+
+
+def test_greedy_and_a_second_turn(sampler):
+    rollout = sampler.sample(request(PROMPTS[2:4], greedy=True))
+    for prompt, ids in zip(PROMPTS[2:4], rows_of(rollout)):
+        for t, i in enumerate(ids):
+            logit = sampler.model.lm(torch.cat([prompt, torch.tensor(ids[:t], dtype=torch.long)])[None]).logits
+            assert logit[0, -1, i] > logit[0, -1, :36].max() - 1e-4
+    longer = [torch.cat([p, torch.tensor(ids), torch.tensor([2])]) for p, ids in zip(PROMPTS[2:4], rows_of(rollout))]
+    assert gap(sampler, longer, sampler.sample(request(longer))) < 1e-4
+
+
+def test_server_that_stops_and_goes_on(sampler, tmp_path):
+    other = sampler_of(str(tmp_path), url=sampler.servers[0].url, seconds=4., patience=4.)
+    expected = rows_of(other.sample(request(PROMPTS)))
+    os.killpg(sampler.process.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(PeerError, match='does not answer for 4 s|have no answer'):
+            other.sample(request(PROMPTS))
+    finally:
+        os.killpg(sampler.process.pid, signal.SIGCONT)
+    assert rows_of(other.sample(request(PROMPTS))) == expected
+    other.close()
+
+
+def test_server_that_is_killed_is_started_again(sampler):
+    sampler.send()  # another sampler has used the server
+    expected = rows_of(sampler.sample(request(PROMPTS)))
+    os.killpg(sampler.process.pid, signal.SIGKILL)
+    assert rows_of(sampler.sample(request(PROMPTS))) == expected
