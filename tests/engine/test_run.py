@@ -59,6 +59,17 @@ def test_run_ends_when_weights_no_longer_arrive(serve, monkeypatch):
     assert 'in update 2' in error.value.message and 'old values of all of them' in error.value.message
 
 
+def test_run_ends_when_one_batch_was_of_old_weights(serve, monkeypatch):
+    server = server_of(serve)
+
+    def arrive(arrives):
+        return lambda number, *_: setattr(server.faults, 'keeps_weights', number == 1 and not arrives)
+
+    each_update(monkeypatch, before=arrive(True), after=arrive(False))
+    with pytest.raises(PeerError, match='in update 2,.*those of this batch were others'):
+        train(with_engine(url=server.url), updates=6, learning_rate=0.01)
+
+
 def launched(**env):
     paths = dict(PYTHONPATH=LAUNCHED, ROOT=ROOT, OMP_NUM_THREADS='1')
     return dict(python=sys.executable, env={**paths, **env})
