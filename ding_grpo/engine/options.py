@@ -86,6 +86,11 @@ def check_sampling(cfg: Dict) -> None:
             )
     elif all(narrow.values()):
         raise _refusal('processors: min_p with top_p', 'It applies them in another order. Remove one')
+    if cfg.model.get('quantize') is not None:
+        raise ConfigError(
+            f'policy.model.quantize = {cfg.model.quantize!r}: not available with {KEY}, whose base is another. Set '
+            'it to None.'
+        )
     if cfg.multi_gpu:
         raise ConfigError(f'policy.multi_gpu = True: not available with {KEY}. Set it to False.')
 

@@ -76,13 +76,13 @@ def check_tokenizer(server: Any, spec: NamedTuple) -> None:
 def prove(sampler: Any) -> Bounds:
     """Compare an engine with the model, with changed weights and with the true ones. Raises a ``PeerError`` that names
     the weights which the engine does not have, or says that it computes something else."""
-    rows, model = _Rows(sampler), sampler.model
-    with changed(model) as true:
+    rows, weights = _Rows(sampler), sampler.transfer.weights()
+    with changed(weights) as true:
         sampler.send()
         for number, server in enumerate(sampler.servers):
             rows.sample(number)
-            half = server.computes_in != 'float32' or not model.exact_arithmetic
-            told = explanation(rows, rows.gap(), model, true, half)
+            half = server.computes_in != 'float32' or not sampler.model.exact_arithmetic
+            told = explanation(rows, rows.gap(), weights, true, half)
             if told is not None:
                 raise PeerError(f'{KEY}: {server.url} does not sample with the weights that it was sent: {told}')
     sampler.send()
@@ -114,6 +114,13 @@ class _Rows:
         rows = [sampler.row(p.tolist(), dict(params, seed=i)) for i, p in enumerate(self._prompts)]
         answers = sampler.ask(rows, [server] * len(rows))
         self.rollout = rollout_of(answers, sampler.sampling.top_k or 0, False)
+
+    def tied(self, weights: Dict[str, Tensor]) -> Optional[str]:
+        """The name of the embedding, if it is also the output matrix."""
+        lm = self._sampler.model.lm
+        if not lm.config.get_text_config().tie_word_embeddings:
+            return None
+        return next((name for name, w in weights.items() if w is lm.get_input_embeddings().weight), None)
 
     def gap(self, read: Optional[Callable] = None) -> Gap:
         """Between the engine and the model as it is now."""
@@ -151,9 +158,9 @@ def _chosen(logit: Tensor, sampling: Sampling, action: Tensor, kept: Optional[Te
 
 @contextmanager
 @torch.no_grad()
-def changed(model: CausalLM) -> Iterator[Dict[str, Tensor]]:
-    """Context in which all weights are changed by random numbers. It gives the true ones, by name."""
-    weights, draw = trained(model), torch.Generator().manual_seed(0)
+def changed(weights: Dict[str, Tensor]) -> Iterator[Dict[str, Tensor]]:
+    """Context in which weights are changed by random numbers. It gives the true ones, by name."""
+    draw = torch.Generator().manual_seed(0)
     true = {name: w.detach().clone() for name, w in weights.items()}
     try:
         for w in weights.values():
@@ -167,22 +174,20 @@ def changed(model: CausalLM) -> Iterator[Dict[str, Tensor]]:
                 w.copy_(true[name])
 
 
-def trained(model: CausalLM) -> Dict[str, Tensor]:
-    return dict(model.lm.named_parameters())
-
-
-def explanation(rows: _Rows, gap: Gap, model: CausalLM, true: Dict[str, Tensor], half: bool) -> Optional[str]:
+def explanation(rows: _Rows, gap: Gap, weights: Dict[str, Tensor], true: Dict[str, Tensor],
+                half: bool) -> Optional[str]:
     """Why an engine's log-probabilities are not those of the changed weights that the model has; None if they are, but
     for rounding. ``half``: whether one of the two computes in half precision, where only what does more than rounding
     is found."""
     if gap.mean < CLEAN:
         return None
-    weights, nearest = trained(model), _Nearest(gap.mean)
+    nearest = _Nearest(gap.mean)
     everything = _gap_with(rows, weights, true, list(weights)).mean
     nearest.see(everything, 'all of them')
-    if model.lm.config.get_text_config().tie_word_embeddings:
-        old = true[next(name for name, w in weights.items() if w is model.lm.get_input_embeddings().weight)]
-        nearest.see(rows.gap(log_probs_by_head(old)).mean, 'the output matrix, which is tied to the embedding')
+    tied = rows.tied(weights)
+    if tied is not None:
+        gap_of_head = rows.gap(log_probs_by_head(true[tied])).mean
+        nearest.see(gap_of_head, 'the output matrix, which is tied to the embedding')
     for kind, names in _kinds(weights).items():
         nearest.see(_gap_with(rows, weights, true, names).mean, kind)
     wrong = gap.mean > OTHER * everything or not half

@@ -38,7 +38,7 @@ class Server:
 
     def __init__(self, url: str, model: str, seconds: float) -> None:
         """``model``: the name under which it serves; ``seconds``: for one answer."""
-        self.url, self._model = url, model
+        self.url, self._base, self._model = url, model, model
         logging.getLogger('httpx').setLevel(logging.WARNING)  # else a line for each row
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=IDLE)
         timeout = httpx.Timeout(seconds, connect=CONNECT)
@@ -96,6 +96,17 @@ class Server:
         finally:
             self._post('/resume')
 
+    def load_adapter(self, folder: str, version: str) -> None:
+        """Take adapters, under the name of their version, and drop others."""
+        known = [entry['id'] for entry in self._get('/v1/models')['data']]
+        if version not in known:
+            self._post('/v1/load_lora_adapter', dict(lora_name=version, lora_path=folder))
+        for name in known:
+            if name not in (self._base, version):
+                self._post('/v1/unload_lora_adapter', dict(lora_name=name))
+        self._post('/update_weight_version', dict(new_version=version))
+        self._model = version
+
     @property
     def version(self) -> str:
         """Of the weights that it has."""
@@ -110,7 +121,7 @@ class Server:
     def tokens_of(self, text: str) -> Optional[List[int]]:
         """How its tokenizer encodes a text; None without one."""
         try:
-            found = self._post('/tokenize', dict(model=self._model, prompt=text, add_special_tokens=False))
+            found = self._post('/tokenize', dict(model=self._base, prompt=text, add_special_tokens=False))
         except (ConfigError, Unavailable):  # started with --skip-tokenizer-init
             return None
         return found.get('tokens')
@@ -150,8 +161,10 @@ class Server:
             )
         if response.status_code >= 400:
             raise ConfigError(f'{KEY}: {self.url}{path} refuses: {_said(response)}')
+        if 'json' not in response.headers.get('Content-Type', ''):
+            return {}
         try:
-            return response.json() if response.content else {}
+            return response.json()
         except ValueError as error:
             raise Unavailable(f'{path}: the answer is not JSON: {response.text!r:.200}') from error
 

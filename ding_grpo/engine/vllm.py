@@ -8,11 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import click
-from safetensors.torch import save_file
 from torch import Tensor
 
 from ding_common import ConfigError, PeerError
-from ding_common.hub.loading import no_bars
 from ding_grpo.act.sampler import RowRequest, Sampler
 from ding_grpo.model import CausalLM
 from ding_grpo.rollout import Rollout, Sampling
@@ -22,6 +20,7 @@ from .launched import MODEL, LaunchedServer, arguments, free_port
 from .options import KEY, EngineOptions, check_sampling, chosen_server
 from .proof import Bounds, check_tokenizer, prove
 from .server import Row, Server, Unavailable
+from .transfer import Adapters, Transfer, WholeModel
 
 THREADS = 512  # requests at a time
 LONGEST_WAIT = 30.0  # seconds between two attempts
@@ -38,10 +37,7 @@ class VllmSampler(Sampler):
     def __init__(self, cfg: Dict, model: CausalLM) -> None:
         """``cfg`` is the section ``policy``."""
         check_sampling(cfg)
-        if model.has_adapters:
-            raise ConfigError(
-                f'policy.model.lora = {cfg.model.get("lora")!r}: not available with {KEY}. Set it to None.'
-            )
+        self.transfer: Transfer = Adapters(model) if model.has_adapters else WholeModel(model)
         self.options = EngineOptions.of(cfg.collect.engine)
         self.model = model
         self.bounds: Optional[Bounds] = None  # of the gap to the learner's log-probabilities, when it has begun
@@ -71,12 +67,8 @@ class VllmSampler(Sampler):
         """Give the servers the weights that the model has now."""
         start = time.perf_counter()
         self._sent += 1
-        # a tied output matrix is among them once
-        weights = {name: w.detach().cpu().contiguous() for name, w in self.model.lm.named_parameters()}
-        path = self._path + '.part'
         try:
-            save_file(weights, path)
-            os.replace(path, self._path)
+            self.transfer.write(self._folder, self._version)
         except OSError as error:
             raise PeerError(
                 f'{KEY}.folder = {self.options.folder!r}: weights cannot be written there ({error.strerror or error}).'
@@ -163,10 +155,6 @@ class VllmSampler(Sampler):
     def _version(self) -> str:
         return f'{self._run}.{self._sent}'
 
-    @property
-    def _path(self) -> str:
-        return os.path.join(self._folder, 'weights.safetensors')
-
     def _recover(self, lost: Dict[int, Unavailable], last: float, attempts: int, missing: int) -> None:
         """Wait for servers that have lost requests."""
         error = list(lost.values())[0]
@@ -197,7 +185,7 @@ class VllmSampler(Sampler):
             try:
                 server.wait(self.options.patience, ended)
                 if server.version != self._version:
-                    server.load(self._path, self._version)
+                    self.transfer.give(server, self._folder, self._version)
                 return
             except Unavailable as error:
                 if time.monotonic() - start > self.options.patience:
@@ -217,9 +205,8 @@ class VllmSampler(Sampler):
         urls = options.url
         if options.launch is not None:
             model, port = os.path.join(self._folder, 'model'), free_port()
-            with no_bars():
-                self.model.lm.save_pretrained(model)
-            given = arguments(
+            self.transfer.save_base(model)
+            given = self.transfer.arguments() + arguments(
                 model, port, longest,
                 str(self.model.lm.dtype).removeprefix('torch.'), self.sampling.top_k or 0, self.model.device.type
             )

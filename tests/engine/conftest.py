@@ -28,9 +28,11 @@ class Letters:
         return [int(word) + self._first for word in text.split()]
 
 
-def make_model():
+def make_model(folder=None):
+    """With adapters if its base is in a folder."""
     torch.manual_seed(0)
-    return CausalLM(config=dict(MODEL))
+    lora = dict(r=2, target_modules=['q_proj', 'v_proj', 'down_proj'])
+    return CausalLM(config=dict(MODEL)) if folder is None else CausalLM(pretrained=str(folder), lora=lora)
 
 
 @pytest.fixture
@@ -59,9 +61,10 @@ def engine(model, tmp_path):
     """Makes the sampler of a model, given its servers or other keys of ``engine``."""
     made = []
 
-    def make(*servers, sampling=Sampling(), ends=None, **keys):
+    def make(*servers, sampling=Sampling(), ends=None, model=model, **keys):
         cfg = EasyDict(copy.deepcopy(DEFAULTS))
         urls = dict(url=[server.url for server in servers]) if servers else {}
+        cfg.model.quantize = keys.pop('quantize', None)
         cfg.collect.engine = {'type': 'vllm', 'folder': str(tmp_path), 'patience': 5.0, **urls, **keys}
         cfg.collect.top_k = sampling.top_k
         sampler = VllmSampler(cfg, model)

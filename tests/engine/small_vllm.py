@@ -1,6 +1,7 @@
 """A small server with the routes of vLLM 0.32 that the engine uses. It samples with this project's model."""
 import asyncio
 import math
+import os
 import threading
 import uuid
 
@@ -33,7 +34,7 @@ class SmallVllm:
 
     def __init__(self, model, port=0, tokenizer=None):
         self.model, self._tokenizer = model, tokenizer
-        self.faults, self.version, self.asked, self.aborted = Faults(), 'default', [], []
+        self.faults, self.version, self.asked, self.aborted, self.adapters = Faults(), 'default', [], [], []
         self.paused, self.loads, self.resets, self.dtype = False, 0, 0, 'float32'
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -57,6 +58,7 @@ class SmallVllm:
         app = web.Application()
         app.router.add_get('/health', self._health)
         app.router.add_get('/weight_info', self._weight_info)
+        app.router.add_get('/v1/models', self._models)
         for path, does in {
                 '/inference/v1/generate': self._generate,
                 '/inference/v1/abort_requests': self._abort,
@@ -68,6 +70,9 @@ class SmallVllm:
                 '/update_weights': self._update,
                 '/finish_weight_update': self._finish,
                 '/reset_prefix_cache': self._reset,
+                '/v1/load_lora_adapter': self._load_adapter,
+                '/v1/unload_lora_adapter': self._unload_adapter,
+                '/update_weight_version': self._set_version,
                 '/resume': self._resume,
         }.items():
             app.router.add_post(path, does)
@@ -125,6 +130,28 @@ class SmallVllm:
         self.paused = False
         return web.json_response({})
 
+    async def _models(self, request):
+        return web.json_response(dict(data=[dict(id=name) for name in ('policy', *self.adapters)]))
+
+    async def _load_adapter(self, request):
+        body = await request.json()
+        self.adapters.append(body['lora_name'])
+        given = load_file(os.path.join(body['lora_path'], 'adapter_model.safetensors'))
+        with torch.no_grad():
+            for name, own in self.model.lm.named_parameters():
+                saved = 'base_model.model.' + name.replace('.default.', '.')
+                if saved in given and name not in self.faults.keeps:
+                    own.copy_(given[saved])
+        return web.Response(text='Success: the adapter was added.')
+
+    async def _unload_adapter(self, request):
+        self.adapters.remove((await request.json())['lora_name'])
+        return web.Response(text='Success: the adapter was removed.')
+
+    async def _set_version(self, request):
+        self.version = (await request.json())['new_version']
+        return web.json_response({})
+
     def _load(self, path):
         if self.faults.keeps_weights:
             return
@@ -138,6 +165,7 @@ class SmallVllm:
 
     async def _generate(self, request):
         body = await request.json()
+        assert body['model'] in ('policy', *self.adapters)
         self.asked.append(body)
         assert not self.paused
         await asyncio.sleep(self.faults.seconds)

@@ -1,6 +1,6 @@
 """
 The engine against vLLM itself: python -m pytest tests/engine/test_real_vllm.py -m algotest, with an environment as
-docs/guides/vllm.md makes it, in .venv-vllm or at VLLM_PYTHON. Two minutes, most of which are two starts of the server.
+docs/guides/vllm.md makes it, in .venv-vllm or at VLLM_PYTHON. Three minutes, most of which are starts of the server.
 """
 import copy
 import os
@@ -31,10 +31,14 @@ NARROW = Sampling(0.8, top_k=6, top_p=0.9)
 PROMPTS = [torch.tensor(ids) for ids in ([3, 4, 5], [3, 4, 5], [6, 7], [8, 9, 10, 11])] * 4
 
 
-def sampler_of(folder, **engine):
+def sampler_of(folder, lora=None, **engine):
     torch.manual_seed(0)
     # vLLM has no smaller heads on a processor
     model = CausalLM(config=dict(MODEL, hidden_size=128, num_attention_heads=2))
+    if lora is not None:
+        base = os.path.join(folder, 'base')
+        model.lm.save_pretrained(base)
+        model = CausalLM(pretrained=base, lora=lora)
     model.limit_vocabulary(36)
     cfg = EasyDict(copy.deepcopy(DEFAULTS))
     cfg.collect.engine = dict(type='vllm', folder=folder, **engine)
@@ -57,18 +61,23 @@ def gap(sampler, prompts, rollout, sampling=ALL):
     return (log_probs(sampler.model, sampling, prompts, rollout) - rollout.logp).abs()[counts].max()
 
 
-def test_weights_of_three_updates(sampler):
+def learns(sampler, updates):
+    """Change the weights as often, and look at rows of each."""
     assert sampler.exact
     rows = [rows_of(sampler.sample(request(PROMPTS)))]
-    for update in range(3):
+    for update in range(updates):
         with torch.no_grad():
-            for w in sampler.model.parameters():
+            for w in sampler.transfer.weights().values():
                 w.add_(torch.randn(w.shape) * w.abs().mean())
         sampler.load(sampler.model.state_dict(), update + 2)
         rollout = sampler.sample(request(PROMPTS))
         assert gap(sampler, PROMPTS, rollout) < 1e-4
         rows.append(rows_of(rollout))
     assert all(before != after for before, after in zip(rows, rows[1:]))
+
+
+def test_weights_of_three_updates(sampler):
+    learns(sampler, 3)
 
 
 def test_same_rows_again_and_others_in_a_group(sampler):
@@ -116,3 +125,14 @@ def test_server_that_is_killed_is_started_again(sampler):
     expected = rows_of(sampler.sample(request(PROMPTS)))
     os.killpg(sampler.process.pid, signal.SIGKILL)
     assert rows_of(sampler.sample(request(PROMPTS))) == expected
+
+
+def test_adapters_of_three_updates(tmp_path):
+    lora = dict(r=4, init_lora_weights='gaussian', target_modules=['q_proj', 'v_proj', 'down_proj'])
+    sampler = sampler_of(str(tmp_path), lora, launch=dict(python=PYTHON), patience=600.)
+    try:
+        for w in sampler.transfer.weights().values():
+            torch.nn.init.normal_(w, std=0.3)
+        learns(sampler, 3)
+    finally:
+        sampler.close()
