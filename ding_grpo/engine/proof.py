@@ -8,7 +8,7 @@ that tensor as it was before: what the engine has computed is then nearer.
 """
 import re
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 import click
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ding_common import ConfigError, PeerError
 from ding_grpo.model import CausalLM, PromptBatch
+from ding_grpo.rl_utils import naive_method
 from ding_grpo.rollout import Rollout, Sampling
 
 from .answers import rollout_of
@@ -122,38 +123,32 @@ class _Rows:
             return None
         return next((name for name, w in weights.items() if w is lm.get_input_embeddings().weight), None)
 
-    def gap(self, read: Optional[Callable] = None) -> Gap:
-        """Between the engine and the model as it is now."""
-        logp = (read or log_probs)(self._sampler.model, self._sampler.sampling, self._prompts, self.rollout)
+    def gap(self, output: Optional[Tensor] = None) -> Gap:
+        """Between the engine and the model as it is now, or with another output matrix."""
+        logp = log_probs(self._sampler.model, self._sampler.sampling, self._prompts, self.rollout, output)
         counts = torch.arange(logp.shape[1]) < self.rollout.length.unsqueeze(1)
         return Gap.of(logp, self.rollout.logp, counts)
 
 
 @torch.no_grad()
-def log_probs(model: CausalLM, sampling: Sampling, prompts: List[Tensor], rollout: Rollout) -> Tensor:
-    """Log-probabilities (B, S) of rows, on the CPU."""
-    action = rollout.action.clamp(min=0).to(model.device)
-    logit = model.completion_logits(PromptBatch.of(prompts, model.device), action, rollout.length.to(model.device))
-    return _chosen(logit, sampling, action, rollout.kept)
-
-
-@torch.no_grad()
-def log_probs_by_head(weight: Tensor) -> Callable:
-    """As ``log_probs``, with another output matrix."""
-
-    def read(model: CausalLM, sampling: Sampling, prompts: List[Tensor], rollout: Rollout) -> Tensor:
-        action = rollout.action.clamp(min=0).to(model.device)
-        states = model.completion_states(PromptBatch.of(prompts, model.device), action, None)
+def log_probs(
+        model: CausalLM,
+        sampling: Sampling,
+        prompts: List[Tensor],
+        rollout: Rollout,
+        output: Optional[Tensor] = None
+) -> Tensor:
+    """Log-probabilities (B, S) of rows, on the CPU. ``output``: an output matrix in place of the model's."""
+    action, batch = rollout.action.clamp(min=0).to(model.device), PromptBatch.of(prompts, model.device)
+    if output is None:
+        logit = model.completion_logits(batch, action, rollout.length.to(model.device))
+    else:
         head = model.output_head()
-        logit = head._replace(weight=weight[:len(head.weight)]).logits(states.of_tokens())
-        return _chosen(logit, sampling, action, rollout.kept)
-
-    return torch.no_grad()(read)
-
-
-def _chosen(logit: Tensor, sampling: Sampling, action: Tensor, kept: Optional[Tensor]) -> Tensor:
-    logit, index = sampling.reuse(logit, action, None if kept is None else kept.to(logit.device))
-    return logit.log_softmax(-1).gather(-1, index.unsqueeze(-1)).squeeze(-1).cpu()
+        hidden = model.completion_states(batch, action, None).of_tokens()
+        logit = head._replace(weight=output[:len(head.weight)]).logits(hidden)
+    kept = None if rollout.kept is None else rollout.kept.to(model.device)
+    logit, index = sampling.reuse(logit, action, kept)
+    return naive_method(logit, index).cpu()
 
 
 @contextmanager
@@ -186,8 +181,7 @@ def explanation(rows: _Rows, gap: Gap, weights: Dict[str, Tensor], true: Dict[st
     nearest.see(everything, 'all of them')
     tied = rows.tied(weights)
     if tied is not None:
-        gap_of_head = rows.gap(log_probs_by_head(true[tied])).mean
-        nearest.see(gap_of_head, 'the output matrix, which is tied to the embedding')
+        nearest.see(rows.gap(true[tied]).mean, 'the output matrix, which is tied to the embedding')
     for kind, names in _kinds(weights).items():
         nearest.see(_gap_with(rows, weights, true, names).mean, kind)
     wrong = gap.mean > OTHER * everything or not half
