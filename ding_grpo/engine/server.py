@@ -76,11 +76,11 @@ class Server:
         return Answer(ids, [p if p > LOWEST else math.nan for p in logp], top)
 
     def abort(self, names: Sequence[str]) -> None:
-        """End requests that still run; a server that does not answer has none."""
+        """End requests that still run, after an error, which what fails here must not replace."""
         try:
             self._post('/inference/v1/abort_requests', dict(request_ids=list(names)))
-        except Unavailable:
-            pass
+        except (ConfigError, Unavailable) as error:
+            logging.warning(f'{self.url} does not end the requests that still run: {error}')
 
     def load(self, path: str, version: str) -> None:
         """Take the weights of a file, under a name, and forget what was read with others."""
