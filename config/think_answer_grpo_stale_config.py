@@ -6,7 +6,7 @@ main_config, create_config = shipped_config('think_answer_grpo')
 main_config.exp_name = 'runs/think_answer_grpo_stale'
 main_config.policy.learn.pop('lr_scheduler')
 main_config.policy.learn.off_policy = dict(correction='token')
-main_config.policy.collect.stale = 1
+main_config.policy.collect.max_staleness = 1
 complete(main_config, create_config)
 
 if __name__ == '__main__':

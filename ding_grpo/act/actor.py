@@ -50,6 +50,9 @@ class Actor(Protocol):
     def bind_reference(self, reference: nn.Module) -> None:
         """Give a copy of the model what ``bind`` gave the model."""
 
+    def prepare(self) -> None:
+        """What the next call of ``sample`` would do first, such as to start a server. Called before a fork."""
+
     def sample(
             self,
             obs: Dict[int, Any],

@@ -155,6 +155,13 @@ class TokenActor(Actor):
         with torch.autocast(device.type, torch.bfloat16) if self._autocast else nullcontext():
             return self._generate(obs, torch.from_numpy(uniform).to(device), row_keys, forced, enough)
 
+    def prepare(self) -> None:
+        """Give the sampler the weights that the model has now."""
+        version = version_of(self._model)
+        if version != self._loaded:
+            self.sampler.load(self._model.state_dict(), version)
+            self._loaded = version_of(self._model)  # a sampler may try other weights
+
     def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
         return self._generate(obs)
 
@@ -305,10 +312,7 @@ class TokenActor(Actor):
             )
         early_stop = None if enough is None else EarlyStop([row_keys[i][1:3] for i in obs], enough, self._model.device)
         places = {(line, forced[i][0]): forced[i][1] for line, i in enumerate(obs) if i in forced}
-        version = version_of(self._model)
-        if version != self._loaded:
-            self.sampler.load(self._model.state_dict(), version)
-            self._loaded = version_of(self._model)  # a sampler may try other weights
+        self.prepare()
         rollout = self.sampler.sample(RowRequest(list(obs), stripped, row_keys, uniform, limit, places, early_stop))
         action, logp, kept = rollout.action.cpu(), rollout.logp.cpu(), rollout.kept
         if isinstance(kept, Tensor):

@@ -120,7 +120,7 @@ class GroupCollector(ISerialCollector):
 
     def make_source(self) -> GroupSource:
         """Where the groups come from, given the environments and the policy."""
-        ahead = self._learns.cfg.collect.stale > 0
+        ahead = self._learns.cfg.collect.max_staleness > 0
         make = load('ding_grpo.extras.ahead:AheadGroups') if ahead else PlayedGroups
         return make(self._cfg, self._env, self._policy, self._logger)
 

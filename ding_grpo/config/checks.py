@@ -162,10 +162,10 @@ def check_replay(cfg: Dict, kind: str = 'advanced') -> None:
             f'policy.other.replay_buffer.thruput_controller.push_sample_rate_limit = {dict(limits)!r}: depends on '
             'wall-clock time, so a run could neither be resumed nor shared by several processes. Remove it.'
         )
-    if cfg.get('collect', {}).get('stale', 0) != 0:
+    if cfg.get('collect', {}).get('max_staleness', 0) != 0:
         raise ConfigError(
-            f"policy.collect.stale = {cfg['collect']['stale']}: only available with ding -m serial_onpolicy. With a "
-            'replay buffer, set it to 0.'
+            f"policy.collect.max_staleness = {cfg['collect']['max_staleness']}: only available with ding -m "
+            'serial_onpolicy. With a replay buffer, set it to 0.'
         )
     for key in ('target_kl', 'max_ratio'):
         value = cfg.get('learn', {}).get(key)

@@ -34,6 +34,7 @@ MOVED = {
     'learn.value_norm': 'learn.critic.value_norm',
     'learn.value_clip': 'learn.critic.value_clip',
     'learn.value_warmup': 'learn.critic.value_warmup',
+    'collect.stale': 'collect.max_staleness',
     'learn.sampler_correction': 'learn.off_policy.correction',
     'learn.sampler_correction_bound': 'learn.off_policy.bound',
     'learn.off_policy_mask': 'learn.off_policy.mask',

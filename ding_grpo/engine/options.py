@@ -69,7 +69,7 @@ def _is_word(value: Any) -> bool:
 def check_sampling(cfg: Dict) -> None:
     """Raise a ``ConfigError`` for what an engine cannot do, or not exactly, in the section ``policy``."""
     collect = cfg.collect
-    for key in ('extra_rows', 'stale'):
+    for key in ('extra_rows', 'max_staleness'):
         if collect[key]:
             raise _refusal(f'{key} = {collect[key]}', 'Set it to 0')
     if collect.autocast is not None:

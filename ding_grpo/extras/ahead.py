@@ -1,9 +1,9 @@
 """
-Samples the groups of the next update in another process, while the policy learns from those of this one.
+Samples the groups of the next updates in another process, while the policy learns from those of this one.
 
 The process is forked at the first request, so that it has the environments, the policy and the tasks without building
-them again. Weights are in memory that both processes share; a request copies them. Threads of torch do not survive a
-fork, so the process computes with one thread.
+them again. Weights are in memory that both processes share; it copies them before the groups of an update. Threads of
+torch do not survive a fork, so the process computes with one thread.
 """
 import mmap
 import multiprocessing
@@ -12,6 +12,7 @@ import signal
 import time
 import traceback
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from logging import Logger
 from multiprocessing.connection import Connection
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
@@ -48,19 +49,23 @@ class Ahead(NamedTuple):
 
 
 class AheadGroups(PlayedGroups):
-    """Samples the groups of one update ahead of it, in a process that has a copy of all this."""
+    """Samples the groups of up to ``policy.collect.max_staleness`` updates ahead of them, in a process that has a copy
+    of all this. It samples them in turn, those of each update with the newest weights at its beginning."""
 
     def __init__(self, cfg: Dict, env: BaseEnvManager, policy: NamedTuple, logger: Logger) -> None:
         elsewhere = dict(subprocess=isinstance(env, AsyncSubprocessEnvManager), vector='rows' in vars(env))
         for kind in (name for name, found in elsewhere.items() if found):
             raise ConfigError(
-                f"create_config.env_manager.type = {kind!r}: must be 'base' with policy.collect.stale = 1, whose "
-                'environments are in the process that samples.'
+                f"create_config.env_manager.type = {kind!r}: must be 'base' with policy.collect.max_staleness > 0, "
+                'whose environments are in the process that samples.'
             )
         super().__init__(cfg, env, policy, logger)
+        collect = self._learns.cfg.collect
+        self._most = collect.max_staleness
+        self._repeats = collect.engine is None  # whether a row that is sampled again is the same
         self._process: Optional[AheadProcess] = None
-        self._due = False  # whether the process has a request that is not answered yet
-        self._found: Optional[Ahead] = None
+        self._due: List[int] = []  # the updates for which the process samples groups, in order
+        self._found: List[Ahead] = []  # what it has answered, for updates to come
 
     def sample(self, target: int, train_iter: int, policy_kwargs: Dict) -> Sampled:
         found = self._take(train_iter)
@@ -69,65 +74,82 @@ class AheadGroups(PlayedGroups):
         else:
             sampled, self.counters = found.sampled, found.counters
             self.rate(sampled)
-        self._begin((super().state_dict(), self._learns.age[1], target, train_iter + 1, policy_kwargs))
+        self._request(target, train_iter, policy_kwargs)
         return sampled
 
     def state_dict(self, waits: bool = True) -> Dict[str, Any]:
+        """``waits``: also of what is being sampled, if it would not be the same when sampled again."""
         if waits:
-            self._receive()
-        ahead = {} if not waits or self._found is None else dict(ahead=self._found.state_dict())
+            self._receive(None if self._repeats else 0)
+        ahead = dict(ahead=[found.state_dict() for found in self._found]) if waits and self._found else {}
         return {**super().state_dict(), **ahead}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self._found = Ahead.of_state(state['ahead']) if 'ahead' in state else None
+        found = state.get('ahead', [])
+        self._found = [Ahead.of_state(each) for each in ([found] if isinstance(found, dict) else found)]
 
     def close(self) -> None:
         super().close()
         if self._process is not None:
             self._process.close()
 
-    def _begin(self, request: Tuple) -> None:
-        """Begin to sample, with the weights of now."""
+    def _request(self, target: int, train_iter: int, policy_kwargs: Dict) -> None:
+        """Have the groups of the updates after this one sampled, with the weights of now or newer ones."""
+        learns = self._learns
         if self._process is None:
-            weights = [p for p in self._learns.whole_model.parameters() if p.requires_grad]
-            self._process = AheadProcess(weights, self._sample_ahead)
-        self._process.request(request)
-        self._due = True
+            learns.actor.prepare()
+            self._process = AheadProcess([p for p in learns.whole_model.parameters() if p.requires_grad], self._answer)
+        self._process.put(train_iter, learns.age[1])
+        known = [*(found.train_iter for found in self._found), *self._due]
+        for update in range(train_iter + 1, train_iter + 1 + self._most):
+            if update not in known:
+                self._process.request((target, update, policy_kwargs))
+                self._due.append(update)
 
-    def _sample_ahead(self, request: Tuple) -> Ahead:
-        """The answer to a request, in the other process."""
-        state, steps, target, train_iter, policy_kwargs = request
-        super().load_state_dict(state)
-        sampled = self.sample_unrated(target, train_iter, policy_kwargs)
+    def _answer(self, request: Tuple, updates: int, steps: int) -> Ahead:
+        """The answer to a request, in the other process, with the weights after so many updates and optimizer steps."""
+        for found in self._found:  # at the first request: of a resumed run
+            self.counters = found.counters
+            self.rate(found.sampled)
+        self._found = []
+        target, train_iter, policy_kwargs = request
+        sampled = super().sample(target, train_iter, policy_kwargs)
         for group in [*sampled.done, *sampled.replaced]:
-            group.sample.update(sampled_after=steps, staleness=1)
+            group.sample.update(sampled_after=steps, staleness=train_iter - updates)
         return Ahead(train_iter, sampled, self.counters)
 
     def _take(self, train_iter: int) -> Optional[Ahead]:
         """Wait for what was sampled for this update; None if nothing was. The time of sampling is that of waiting."""
         start = time.perf_counter()
-        self._receive()
-        found, self._found = self._found, None
-        if found is None or found.train_iter != train_iter:
+        self._receive(sum(update <= train_iter for update in self._due))
+        found = [found for found in self._found if found.train_iter == train_iter]
+        self._found = [found for found in self._found if found.train_iter > train_iter]
+        if not found:
             return None
         waited = dict(sampling=time.perf_counter() - start, scoring=0.)
-        return found._replace(sampled=found.sampled._replace(clock=waited))
+        return found[0]._replace(sampled=found[0].sampled._replace(clock=waited))
 
-    def _receive(self) -> None:
-        if self._due:
-            self._due = False  # also if this raises: there is no second answer
-            self._found = self._process.answer()
+    def _receive(self, number: Optional[int]) -> None:
+        """Wait for so many answers, None for all, and take those that have come."""
+        number = len(self._due) if number is None else number
+        while self._due and (number > 0 or self._process.has_answered):
+            number -= 1
+            del self._due[0]  # also if this raises: there is no second answer
+            self._found.append(self._process.answer())
 
 
 class AheadProcess:
-    """A process that answers one request at a time with the weights of the moment of the request."""
+    """A process that answers requests in turn, each with the newest weights at its beginning."""
 
-    def __init__(self, weights: List[Tensor], respond: Callable[[Any], Any]) -> None:
-        """``weights`` change between requests, on the CPU; ``respond`` answers a request, in the other process."""
+    def __init__(self, weights: List[Tensor], respond: Callable[..., Any]) -> None:
+        """``weights`` change in place, on the CPU; ``respond`` answers a request, in the other process, given also the
+        other arguments of ``put``."""
         self._weights = weights
         self._shared = [_shared_like(w) for w in weights]
+        self._age = _shared_like(torch.zeros(2, dtype=torch.long))
         context = multiprocessing.get_context('fork')
+        self._lock = context.Lock()  # of what is shared
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=self._serve, args=(theirs, respond), daemon=True)
         with warnings.catch_warnings():
@@ -136,20 +158,30 @@ class AheadProcess:
         theirs.close()
 
     @torch.no_grad()
+    def put(self, updates: int, steps: int) -> None:
+        """The weights of now, after so many updates and optimizer steps, are those of what begins from now on."""
+        with self._lock:
+            for shared, weight in zip(self._shared, self._weights):
+                shared.copy_(weight)
+            self._age.copy_(torch.tensor([updates, steps]))
+
     def request(self, request: Any) -> None:
-        """Send a request, after the answer to the one before."""
-        for shared, weight in zip(self._shared, self._weights):
-            shared.copy_(weight)
-        self._send(self._connection, request)
+        """Send a request, after the first ``put``."""
+        self._connection.send_bytes(_packed(request))
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether ``answer`` does not wait."""
+        return self._connection.poll()
 
     def answer(self) -> Any:
-        """Wait for the answer. Raises what ``respond`` raised, or ``PeerError`` if the process has ended."""
+        """Wait for the next answer. Raises what ``respond`` raised, or ``PeerError`` if the process has ended."""
         try:
             found, counted = pickle.loads(self._connection.recv_bytes())  # from a copy of this process
         except (EOFError, ConnectionError) as error:
             self._process.join(5)
             raise PeerError(
-                f'the process that samples ahead (policy.collect.stale = 1) has ended with exit code '
+                f'the process that samples ahead (policy.collect.max_staleness > 0) has ended with exit code '
                 f'{self._process.exitcode}; -9 is a kill, mostly for lack of memory'
             ) from error
         add_tallies(counted)
@@ -164,29 +196,32 @@ class AheadProcess:
         self._connection.close()
 
     @torch.no_grad()
-    def _serve(self, connection: Connection, respond: Callable[[Any], Any]) -> None:
+    def _serve(self, connection: Connection, respond: Callable[..., Any]) -> None:
         self._connection.close()  # so that the end of the other process is seen here
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         torch.set_num_threads(1)
+        answers = ThreadPoolExecutor(1)  # an answer waits there until the other process reads it
         try:
             while True:
                 request = pickle.loads(connection.recv_bytes())
-                for weight, shared in zip(self._weights, self._shared):
-                    weight.copy_(shared)
-                self._send(connection, (_outcome(respond, request), take_tallies()))
+                with self._lock:
+                    for weight, shared in zip(self._weights, self._shared):
+                        weight.copy_(shared)
+                    age = self._age.tolist()
+                answers.submit(connection.send_bytes, _packed((_outcome(respond, request, *age), take_tallies())))
         except (EOFError, ConnectionError):  # the other process has ended
             pass
 
-    @staticmethod
-    def _send(connection: Connection, thing: Any) -> None:
-        connection.send_bytes(pickle.dumps(thing))  # Connection.send would pass tensors as open files
+
+def _packed(thing: Any) -> bytes:
+    return pickle.dumps(thing)  # Connection.send would pass tensors as open files
 
 
-def _outcome(respond: Callable[[Any], Any], request: Any) -> Tuple[Any, Optional[Exception], str]:
+def _outcome(respond: Callable[..., Any], *request: Any) -> Tuple[Any, Optional[Exception], str]:
     """The answer, or the error and where it was raised."""
     try:
-        return respond(request), None, ''
+        return respond(*request), None, ''
     except Exception as error:  # raised again in the process that asked
         told = traceback.format_exc()
         try:

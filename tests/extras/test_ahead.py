@@ -45,7 +45,7 @@ def seen(tmp_path, monkeypatch):
 
 def ahead(name='think_answer_grpo', **policy):
     main, create = small(name, policy=policy)
-    main.policy.collect.setdefault('stale', 1)
+    main.policy.collect.setdefault('max_staleness', 1)
     return main, create
 
 
@@ -76,7 +76,7 @@ class TestRun:
         """A row is a function of (seed, update, group, row) and of the weights, whichever process samples it."""
         children = set(multiprocessing.active_children())
         for name, stale in (('sync', 0), ('ahead', 1)):
-            train(ahead(collect=dict(stale=stale)), 3, name=name, learning_rate=1e-30)
+            train(ahead(collect=dict(max_staleness=stale)), 3, name=name, learning_rate=1e-30)
         assert set(multiprocessing.active_children()) <= children  # it ends with the run
         for (_, _, a), (_, _, b) in zip(seen[:3], seen[3:]):
             for one, other in zip(a, b):
@@ -91,7 +91,7 @@ class TestRun:
         monkeypatch.chdir(tmp_path)
         pools = dict(success_from=0.1, newest=0.3, easy_share=1., hard_share=1.)  # no problem is passed over
         for name, stale in (('sync', 0), ('ahead', 1)):
-            config = ahead(collect=dict(stale=stale, problem_order='pools', pools=pools))
+            config = ahead(collect=dict(max_staleness=stale, problem_order='pools', pools=pools))
             train(config, 3, name=name, learning_rate=1e-30)
         sync, other = (state(3, name)['run']['collector']['pools']['rate'] for name in ('sync', 'ahead'))
         assert torch.equal(sync, other) and ((0 < sync) & (sync < 1)).any()
@@ -99,7 +99,7 @@ class TestRun:
     def test_scores_that_are_awaited_there_are_counted_at_the_end_of_the_run(self, tmp_path, monkeypatch, capsys):
         monkeypatch.chdir(tmp_path)
         (tmp_path / 't.py').write_text(PROBLEMS + SCORER_THAT_FAILS_ONCE_ELSEWHERE)
-        main, create = ahead(collect=dict(stale=1))
+        main, create = ahead(collect=dict(max_staleness=1))
         main.env.update(task=dict(type='file', path=str(tmp_path / 't.py')), tokenizer=dict(chars='0123456789+ ='))
         train((main, create), 3, learning_rate=1e-30)
         assert re.findall('scorers that wait: .* scores, ([0-9]+) retries', capsys.readouterr().out) == ['1']
@@ -130,14 +130,40 @@ def process():
 @pytest.mark.unittest
 class TestProcess:
 
-    def test_weights_of_the_moment_of_the_request(self, process):
+    def test_weights_that_were_put_last(self, process):
         weight = torch.zeros(3)
-        started = process([weight], lambda request: (request, weight.tolist()))
+        started = process([weight], lambda request, updates, steps: (request, weight.tolist(), updates, steps))
         for value in (1., 2.):
             weight.fill_(value)
+            started.put(3, int(value))
             started.request('a')
             weight.fill_(9.)
-            assert started.answer() == ('a', [value] * 3)
+            assert started.answer() == ('a', [value] * 3, 3, value)
+
+    def test_requests_wait_and_begin_with_the_newest_weights(self, process):
+        weight, begun, may_end = torch.zeros(1), multiprocessing.Event(), multiprocessing.Event()
+
+        def respond(request, updates, steps):
+            begun.set()
+            assert may_end.wait(60)
+            return request, weight.item(), steps, b'0' * 2 ** 20  # more than a pipe holds
+
+        started = process([weight], respond)
+        started.put(0, 0)
+        for request in 'abc':
+            started.request(request)
+        assert begun.wait(60) and not started.has_answered
+        weight.fill_(5.)
+        started.put(1, 8)
+        may_end.set()
+        assert [started.answer()[:3] for _ in range(3)] == [('a', 0., 0), ('b', 5., 8), ('c', 5., 8)]
+        assert not started.has_answered
+
+    def test_an_answer_that_cannot_be_sent_is_told(self, process):
+        started = process([], lambda *_: lambda: None)
+        started.request('')
+        with pytest.raises(PeerError, match='exit code 1'):
+            started.answer()
 
     def test_an_error_is_raised_here_with_its_place(self, process):
 
@@ -146,7 +172,7 @@ class TestProcess:
             def __init__(self, a, b):
                 super().__init__(f'{a} and {b}')
 
-        def fail(request):
+        def fail(request, *_):
             raise KeyError(request) if request == 'key' else Odd(1, 2)
 
         started = process([], fail)
@@ -162,7 +188,7 @@ class TestProcess:
         counts = tally('test')
         counts['before'] = 5
 
-        def count(request):
+        def count(request, *_):
             counts['calls'] += request
             if request == 3:
                 raise KeyError
@@ -178,13 +204,13 @@ class TestProcess:
         assert counts == dict(before=5, calls=6)
 
     def test_a_kill_is_told(self, process):
-        started = process([], lambda request: os.kill(os.getpid(), signal.SIGKILL))
+        started = process([], lambda *_: os.kill(os.getpid(), signal.SIGKILL))
         started.request('')
-        with pytest.raises(PeerError, match=r'policy.collect.stale = 1\) has ended with exit code -9'):
+        with pytest.raises(PeerError, match=r'max_staleness > 0\) has ended with exit code -9'):
             started.answer()
 
     def test_closed_it_has_ended(self, process):
-        started = process([], lambda request: os.getpid())
+        started = process([], lambda *_: os.getpid())
         started.request('')
         pid = started.answer()
         started.close()
@@ -199,11 +225,14 @@ class TestProcess:
 @pytest.mark.unittest
 @pytest.mark.parametrize(
     'name, manager, policy, message', [
-        ('think_answer_grpo', 'base', dict(multi_gpu=True), 'stale = 1: not available with policy.multi_gpu = True'),
-        ('think_answer_grpo', 'base', dict(collect=dict(stale=2)), 'policy.collect.stale = 2: must be one of 0, 1'),
+        (
+            'think_answer_grpo', 'base', dict(multi_gpu=True
+                                              ), 'staleness = 1: not available with policy.multi_gpu = True'
+        ),
+        ('think_answer_grpo', 'base', dict(collect=dict(max_staleness=2)), 'staleness = 2: .* policy.collect.engine'),
         ('think_answer_grpo', 'subprocess', {}, "env_manager.type = 'subprocess': must be 'base' with"),
         ('cartpole_grpo', 'vector', {}, "env_manager.type = 'vector': must be 'base' with"),
-        ('think_answer_grpo_serial', 'base', {}, 'stale = 1: only available with ding -m serial_onpolicy'),
+        ('think_answer_grpo_serial', 'base', {}, 'max_staleness = 1: only available with ding -m serial_onpolicy'),
     ]
 )
 def test_refused(tmp_path, monkeypatch, name, manager, policy, message):

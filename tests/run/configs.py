@@ -69,7 +69,7 @@ def buffer():
 
 
 def stale():
-    collect, instruments = dict(collector=dict(max_replacements=3), stale=1), dict(tokens_every=2)
+    collect, instruments = dict(collector=dict(max_replacements=3), max_staleness=1), dict(tokens_every=2)
     learn = dict(off_policy=dict(correction='token'))
     return tokens(learn, collect=collect, instruments=instruments, eval=SAMPLES)
 

@@ -68,9 +68,10 @@ COLLECT = dict(
     # (Optional[dict]) Samples instead of the model, as ``dict(type='vllm', url='http://127.0.0.1:8000')``, see
     # docs/guides/vllm.md. For language models. None: the model samples.
     engine=optional(_ENGINE),
-    # (int) 1: sample the groups of the next update in another process while this one learns, with the weights
-    # before the update (docs/guides/scaling.md). For ``-m serial_onpolicy`` on CPUs, in a run of one process.
-    stale=Key(0, Rule.one_of(0, 1)),
+    # (int) Groups are sampled in another process while this one learns, with weights that are at most this many
+    # updates old (docs/guides/scaling.md). More than 1 needs ``engine``. For ``-m serial_onpolicy`` on CPUs, in a run
+    # of one process. 0: sampling and learning take turns.
+    max_staleness=Key(0, Rule.integer(0, MOST)),
     # (int) Read by DI-engine's collectors. A group is always whole, whatever its length.
     unroll_len=Key(1, COUNT),
     collector=dict(),
@@ -92,6 +93,8 @@ def check(policy: Combination) -> None:
     )
     if pools['hard_to'] >= pools['easy_from']:
         raise policy.refusal('collect.pools.hard_to', f"must be below easy_from = {pools['easy_from']}.")
+    if policy['collect.max_staleness'] > 1 and policy['collect.engine'] is None:
+        raise policy.refusal('collect.max_staleness', 'more than 1 needs policy.collect.engine. Set it to 1.')
     for key in ('cuda', 'multi_gpu'):
-        if policy['collect.stale'] > 0 and policy[key]:
-            raise policy.refusal('collect.stale', f'not available with policy.{key} = True. Set it to 0.')
+        if policy['collect.max_staleness'] > 0 and policy[key]:
+            raise policy.refusal('collect.max_staleness', f'not available with policy.{key} = True. Set it to 0.')
