@@ -1,38 +1,60 @@
 """Compares rows of each batch before its first step, so that a run ends when the engine has other weights."""
+from contextlib import nullcontext
 from typing import Any, Dict
 
 import torch
+from torch import Tensor
 
 from ding_common import PeerError
 from ding_grpo.data.batch import Batch
-from ding_grpo.learn.log_probs import fresh_rows
 from ding_grpo.learn.observer import Observer, View
 
 from .options import KEY
-from .proof import Gap, prove
+from .proof import Gap, exchanged, prove
 
 ROWS = 16  # of a batch that are read for it, at most
 
 
 class GapCheck(Observer):
-    """Ends a run whose engine samples with other weights than those that are learned."""
+    """Ends a run whose engine samples with other weights than those that it was sent. Rows that were sampled before the
+    last updates are read with the weights of then, of which copies are kept."""
 
     def __init__(self, view: View) -> None:
         self._sampler, self._updater = view.actor.sampler, view.updater
+        self._most = view.cfg.collect.max_staleness
+        self._kept: Dict[int, Dict[str, Tensor]] = {}  # weights by the number of optimizer steps
 
     def begin(self, learner: Any, collector: Any) -> None:
         self._sampler.log_folder = learner.exp_name
 
     def before(self, update: int, batch: Batch, learned: Batch) -> Dict[str, float]:
-        fresh = fresh_rows(batch, self._updater.optimizer_steps).squeeze(1).nonzero().squeeze(1)
-        metrics = dict(seconds_weights=self._sampler.seconds_sending)
-        if len(fresh) == 0 or self._sampler.bounds is None:
-            return metrics
-        rows = batch.take(fresh[torch.linspace(0, len(fresh) - 1, min(ROWS, len(fresh))).long()])
-        gap = Gap.of(self._updater.read(rows).cpu(), rows.logp_old, rows.weight != 0)
-        if not self._sampler.bounds.hold(gap):
-            self._end(update, gap)
-        return metrics
+        now = self._updater.optimizer_steps
+        known = torch.isin(batch.sampled_after, torch.tensor([now, *self._kept])).nonzero().squeeze(1)
+        if len(known) > 0 and self._sampler.bounds is not None:
+            rows = batch.take(known[torch.linspace(0, len(known) - 1, min(ROWS, len(known))).long()])
+            gap = Gap.of(self._read(rows, now), rows.logp_old, rows.weight != 0)
+            if not self._sampler.bounds.hold(gap):
+                self._end(update, gap)
+        self._keep(now)
+        return dict(seconds_weights=self._sampler.seconds_sending)
+
+    def _read(self, rows: Batch, now: int) -> Tensor:
+        """Log-probabilities (B, S) under the weights that each row was sampled with."""
+        logp, weights = torch.zeros_like(rows.logp_old), self._sampler.transfer.weights()
+        for steps in rows.sampled_after.unique().tolist():
+            with nullcontext() if steps == now else exchanged(weights, self._kept[steps]):
+                of_these = rows.sampled_after == steps
+                logp[of_these] = self._updater.read(rows).cpu()[of_these]
+        return logp
+
+    def _keep(self, now: int) -> None:
+        """Keep the weights of now for the rows of later updates."""
+        if self._most == 0:
+            return
+        weights = self._sampler.transfer.weights()
+        self._kept[now] = {name: w.detach().to('cpu', copy=True) for name, w in weights.items()}
+        for steps in list(self._kept)[:-self._most]:
+            del self._kept[steps]
 
     def _end(self, update: int, gap: Gap) -> None:
         bounds = self._sampler.bounds
@@ -42,7 +64,8 @@ class GapCheck(Observer):
             'accepted.'
         )
         try:
-            prove(self._sampler)
+            with self._sampler.turn():
+                prove(self._sampler)
         except PeerError as error:
             raise PeerError(f'{told} {error.message}') from error
         raise PeerError(f'{told} Weights that are sent now arrive: those of this batch were others.')

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from typing import List
 
 from ding_common import ConfigError, PeerError
@@ -46,11 +47,12 @@ def free_port() -> int:
 
 
 class LaunchedServer:
-    """The process of a server."""
+    """The process of a server. A fork of the process that has started it may start it again."""
 
-    def __init__(self, launch: Launch, given: List[str], log: str) -> None:
-        """``given``: arguments before those of the config; ``log``: file of its output."""
+    def __init__(self, launch: Launch, given: List[str], log: str, folder: str) -> None:
+        """``given``: arguments before those of the config; ``log``: file of its output; ``folder``: of its number."""
         self._launch, self._given, self._log = launch, given, log
+        self._number = os.path.join(folder, 'pid')
         self.start()
 
     def start(self) -> None:
@@ -87,28 +89,40 @@ class LaunchedServer:
                 )
         except OSError as error:
             raise ConfigError(f'{KEY}.launch.python = {self._launch.python!r}: cannot be started ({error}).') from error
+        with open(self._number, 'w', encoding='utf-8') as f:
+            f.write(str(self._process.pid))
 
     def check(self) -> None:
         """Raise ``PeerError`` with the end of its log if it has ended."""
-        code = self._process.poll()
-        if code is not None:
+        if not self.runs:
             with open(self._log, encoding='utf-8', errors='replace') as f:
                 last = ''.join(f.readlines()[-LAST:]).rstrip()
-            raise PeerError(f'the engine has ended with exit code {code}; the end of {self._log}:\n{last}')
+            raise PeerError(f'the engine has ended; the end of {self._log}:\n{last}')
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        with open(self._number, encoding='utf-8') as f:
+            return int(f.read())
 
     @property
     def runs(self) -> bool:
-        return self._process.poll() is None
+        self._process.poll()  # else it stays as a zombie
+        try:
+            os.kill(self.pid, 0)
+            with open(f'/proc/{self.pid}/stat', encoding='utf-8') as f:
+                return f.read().rpartition(')')[2].split()[0] != 'Z'  # that of another process may be one
+        except ProcessLookupError:
+            return False
+        except FileNotFoundError:
+            return sys.platform != 'linux'
 
     def close(self) -> None:
         """End it, with the processes that it has started."""
         for sent in (signal.SIGTERM, signal.SIGKILL):  # the second ends what the first has left behind
             try:
-                os.killpg(self._process.pid, sent)
-                self._process.wait(GRACE)
-            except (ProcessLookupError, subprocess.TimeoutExpired):
-                pass
+                os.killpg(self.pid, sent)
+            except ProcessLookupError:
+                return
+            start = time.monotonic()
+            while self.runs and time.monotonic() - start < GRACE:
+                time.sleep(0.05)

@@ -164,9 +164,24 @@ def changed(weights: Dict[str, Tensor]) -> Iterator[Dict[str, Tensor]]:
             w += STRENGTH * scale * torch.randn(w.shape, generator=draw).to(w)
         yield true
     finally:
-        with torch.no_grad():
-            for name, w in weights.items():
-                w.copy_(true[name])
+        _set(weights, true)
+
+
+@contextmanager
+def exchanged(weights: Dict[str, Tensor], values: Dict[str, Tensor]) -> Iterator[None]:
+    """Context in which some weights have other values."""
+    own = {name: weights[name].detach().clone() for name in values}
+    _set(weights, values)
+    try:
+        yield
+    finally:
+        _set(weights, own)
+
+
+@torch.no_grad()
+def _set(weights: Dict[str, Tensor], values: Dict[str, Tensor]) -> None:
+    for name, value in values.items():
+        weights[name].copy_(value)
 
 
 def explanation(rows: _Rows, gap: Gap, weights: Dict[str, Tensor], true: Dict[str, Tensor],
@@ -212,17 +227,10 @@ class _Nearest:
             self.gap, self.name = gap, name
 
 
-@torch.no_grad()
 def _gap_with(rows: _Rows, weights: Dict[str, Tensor], true: Dict[str, Tensor], names: List[str]) -> Gap:
     """The gap of a reading with the true values of some weights."""
-    sent = {name: weights[name].clone() for name in names}
-    for name in names:
-        weights[name].copy_(true[name])
-    try:
+    with exchanged(weights, {name: true[name] for name in names}):
         return rows.gap()
-    finally:
-        for name, value in sent.items():
-            weights[name].copy_(value)
 
 
 def _kinds(weights: Dict[str, Tensor]) -> Dict[str, List[str]]:

@@ -1,11 +1,14 @@
 """Sampling by servers of vLLM, which get the new weights after each update."""
+import fcntl
+import multiprocessing
 import os
 import shutil
 import tempfile
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import click
 from torch import Tensor
@@ -31,7 +34,8 @@ NEVER = -100.0  # bias of a logit whose token must not be sampled; its probabili
 class VllmSampler(Sampler):
     """
     Asks servers for the rows of a collect, one request for each row, with a seed that depends on (seed, collect, group,
-    row). A row that a server did not answer is asked for again, and is then the same row.
+    row). A row that a server did not answer is asked for again, and is then the same row. A fork of the process may
+    sample too, from the same servers: while one of the two samples, the other waits, and gives them its weights then.
     """
 
     def __init__(self, cfg: Dict, model: CausalLM) -> None:
@@ -42,11 +46,16 @@ class VllmSampler(Sampler):
         self.model = model
         self.bounds: Optional[Bounds] = None  # of the gap to the learner's log-probabilities, when it has begun
         self.log_folder: Optional[str] = None  # of the log of a server that it starts; None: that of the weights
-        self.seconds_sending = 0.0  # of the last weights
+        self._seconds = multiprocessing.RawValue('d')  # shared with a fork
         self.servers: List[Server] = []
         self.process: Optional[LaunchedServer] = None  # if the run has started one
-        self._folder: Optional[str] = None
-        self._run, self._sent = uuid.uuid4().hex[:8], 0  # versions of other runs differ
+        self._folder: Optional[str] = None  # of the run; weights are in one below it
+        self._begin()
+
+    def _begin(self) -> None:
+        """What is this process's own: what its weights are called, and where they are."""
+        self._pid, self._sent = os.getpid(), 0
+        self._run = uuid.uuid4().hex[:8]  # versions of other runs differ
 
     @property
     def exact(self) -> bool:
@@ -55,12 +64,29 @@ class VllmSampler(Sampler):
     def bind(self, spec: NamedTuple, sampling: Sampling) -> None:
         self.spec, self.sampling = spec, sampling
 
+    @property
+    def seconds_sending(self) -> float:
+        """Of the last weights, by this process or a fork."""
+        return self._seconds.value
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Context in which no other process uses the servers."""
+        with open(os.path.join(self._folder, 'turn'), 'w') as f:
+            fcntl.flock(f, fcntl.LOCK_EX)
+            yield
+
     def load(self, weights: Dict[str, Tensor], version: int) -> None:
         """``weights`` are those of the model that it was made with."""
         if self.bounds is None:
             self._open()
-            self.bounds = prove(self)  # the servers have the true weights then
-        else:
+            with self.turn():
+                self.bounds = prove(self)  # the servers have the true weights then
+            return
+        if self._pid != os.getpid():
+            self._begin()
+            self.servers = [Server(server.url, MODEL, self.options.seconds) for server in self.servers]
+        with self.turn():
             self.send()
 
     def send(self) -> None:
@@ -68,20 +94,27 @@ class VllmSampler(Sampler):
         start = time.perf_counter()
         self._sent += 1
         try:
-            self.transfer.write(self._folder, self._version)
+            os.makedirs(self._weights_folder, exist_ok=True)
+            self.transfer.write(self._weights_folder, self._version)
         except OSError as error:
             raise PeerError(
                 f'{KEY}.folder = {self.options.folder!r}: weights cannot be written there ({error.strerror or error}).'
             ) from error
         for server in self.servers:
             self._bring_up(server, Unavailable('it has old weights'))
-        self.seconds_sending = time.perf_counter() - start
+        self._seconds.value = time.perf_counter() - start
 
     def sample(self, request: RowRequest) -> Rollout:
         if request.forced:
             raise ConfigError(f'{KEY}: forces no tokens, as in a replay with --force. Set it to None.')
-        if self.bounds is None:  # it was closed
+        if self.bounds is None or self._pid != os.getpid():  # it was closed, or forked
             self.load({}, 0)
+        with self.turn():
+            for server in self.servers:
+                self._bring_up(server, Unavailable('it has ended, or has weights of another process'))
+            return self._sample(request)
+
+    def _sample(self, request: RowRequest) -> Rollout:
         greedy, spec, most = request.uniform is None, self.spec, self.spec.max_new_tokens
         limits = [most] * len(request.prompts) if request.limit is None else request.limit.clamp(max=most).tolist()
         params = self.params(greedy)
@@ -155,6 +188,10 @@ class VllmSampler(Sampler):
     def _version(self) -> str:
         return f'{self._run}.{self._sent}'
 
+    @property
+    def _weights_folder(self) -> str:
+        return os.path.join(self._folder, self._run)
+
     def _recover(self, lost: Dict[int, Unavailable], last: float, attempts: int, missing: int) -> None:
         """Wait for servers that have lost requests."""
         error = list(lost.values())[0]
@@ -185,7 +222,7 @@ class VllmSampler(Sampler):
             try:
                 server.wait(self.options.patience, ended)
                 if server.version != self._version:
-                    self.transfer.give(server, self._folder, self._version)
+                    self.transfer.give(server, self._weights_folder, self._version)
                 return
             except Unavailable as error:
                 if time.monotonic() - start > self.options.patience:
@@ -212,7 +249,7 @@ class VllmSampler(Sampler):
             )
             log = os.path.join(self.log_folder or self._folder, 'engine.log')
             click.echo(f'engine: vLLM begins, which takes a minute or more; its output is in {log}')
-            self.process = LaunchedServer(options.launch, given, log)
+            self.process = LaunchedServer(options.launch, given, log, self._folder)
             urls = (f'http://127.0.0.1:{port}', )
         self.servers = [Server(url, MODEL, options.seconds) for url in urls]
         for server in self.servers:

@@ -10,7 +10,7 @@ import torch
 from ding_common import PeerError
 from ding_grpo.model import CausalLM
 from tests.processes import ROOT
-from tests.runs import each_update, evaluations, metrics, train
+from tests.runs import each_update, evaluations, metrics, state, train
 from tests.shipped import small
 
 pytestmark = pytest.mark.unittest
@@ -70,12 +70,60 @@ def test_run_ends_when_one_batch_was_of_old_weights(serve, monkeypatch):
         train(with_engine(url=server.url), updates=6, learning_rate=0.01)
 
 
+@pytest.mark.parametrize('most', [1, 2])
+def test_rows_are_sampled_ahead_by_weights_that_are_not_older_than_allowed(serve, most):
+    server = server_of(serve)
+    configs = with_engine(url=server.url)
+    configs[0].policy.collect.max_staleness = most
+    configs[0].policy.eval.evaluator.eval_freq = 2  # the servers get other weights in between
+    train(configs, updates=6, learning_rate=0.01)
+    ages = [m['staleness_max'] for m in metrics()]
+    assert ages[0] == 0 and ages[1] == 1 and max(ages) <= most
+    assert [e['train_iter'] for e in evaluations()] == [0, 2, 4, 6]
+    assert not glob.glob('ding_grpo_*')
+
+
+def test_resumed_run_has_the_rows_that_were_sampled_ahead_and_goes_on_after_them(serve):
+    server = server_of(serve)
+
+    def go_on(updates, **learn):
+        configs = with_engine(url=server.url)
+        configs[0].policy.collect.max_staleness = 2
+        configs[0].policy.collect.problem_order = 'pools'  # which the process that samples ahead counts for itself
+        train(configs, updates=updates, learning_rate=0.01, **learn)
+
+    go_on(3)
+    kept = [found['train_iter'] for found in state(3)['run']['collector'].get('ahead', [])]
+    assert kept in ([], [3], [3, 4])  # those that had come
+    go_on(7, resume_training=True)
+    learned = metrics()
+    assert [m['train_iter'] for m in learned] == list(range(7))
+    assert all(0 <= m['staleness_max'] <= 2 for m in learned)
+    assert (learned[3]['staleness_max'] > 0) == bool(kept)
+    assert state(7)['run']['collector']['collect_iter'] == 6
+
+
+@pytest.mark.parametrize('most', [1, 2])
+def test_run_that_samples_ahead_ends_when_weights_no_longer_arrive(serve, monkeypatch, most):
+    server = server_of(serve)
+
+    def break_it(number, *_):
+        server.faults.keeps_weights = number >= 2
+
+    each_update(monkeypatch, after=break_it)
+    configs = with_engine(url=server.url)
+    configs[0].policy.collect.max_staleness = most
+    with pytest.raises(PeerError, match='in update [3-6],.*old values of all of them'):
+        train(configs, updates=8, learning_rate=0.001)
+
+
 def launched(**env):
     paths = dict(PYTHONPATH=LAUNCHED, ROOT=ROOT, OMP_NUM_THREADS='1')
     return dict(python=sys.executable, env={**paths, **env})
 
 
-def test_server_that_the_run_starts_is_started_again_and_ends_with_it(monkeypatch, capfd):
+@pytest.mark.parametrize('most', [0, 1])
+def test_server_that_the_run_starts_is_started_again_and_ends_with_it(monkeypatch, capfd, most):
     killed = []
 
     def kill(number, policy, data):
@@ -85,7 +133,9 @@ def test_server_that_the_run_starts_is_started_again_and_ends_with_it(monkeypatc
             os.kill(process.pid, signal.SIGKILL)
 
     each_update(monkeypatch, before=kill)
-    policy = train(with_engine(launch=launched()), updates=2)
+    configs = with_engine(launch=launched())
+    configs[0].policy.collect.max_staleness = most
+    policy = train(configs, updates=2)
     assert 'engine: the server has ended, and is started again' in capfd.readouterr().out
     assert len(metrics()) == 2
     with pytest.raises(ProcessLookupError):
@@ -95,5 +145,5 @@ def test_server_that_the_run_starts_is_started_again_and_ends_with_it(monkeypatc
 
 
 def test_server_that_does_not_start_is_told_with_its_last_lines():
-    with pytest.raises(PeerError, match='(?s)exit code 1; the end of run/engine.log.*the model is not one'):
+    with pytest.raises(PeerError, match='(?s)has ended; the end of run/engine.log.*the model is not one'):
         train(with_engine(launch=dict(launched(), args=['--refuses'])), updates=1)
