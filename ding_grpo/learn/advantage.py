@@ -10,8 +10,8 @@ from ding_grpo.config.sections.advantage import UNGROUPED_METHODS
 from ding_grpo.data.batch import Batch, map_tensors
 from ding_grpo.data.trajectories import first_rows
 from ding_grpo.rl_utils import (
-    TOKEN_ADVANTAGE_METHODS, anchor_advantage, far_rows, group_advantage, high_entropy, kl_estimate, masked_mean,
-    return_to_go, sampler_correction, step_advantage, token_advantage
+    TOKEN_ADVANTAGE_METHODS, anchor_advantage, divergent_rows, far_rows, group_advantage, high_entropy, kl_estimate,
+    masked_mean, return_to_go, sampler_correction, step_advantage, token_advantage
 )
 
 # Methods that can give 0 to every row of a group with unequal rewards.
@@ -178,14 +178,18 @@ def corrected(batch: Batch, logp: Tensor, cfg: Dict) -> Tuple[Batch, Dict[str, f
     """The batch corrected for the difference between the policy that sampled it and the one that learns from it, by
     ``learn.off_policy``; ``logp`` (B, S) is under the policy at the start of the update. With
     ``correction``, ratios are relative to it. Returns the batch and metrics."""
-    metrics, given = {}, (logp, batch.logp_old, batch.weight)
-    if cfg.off_policy.mask is not None:
-        far = far_rows(*given, cfg.off_policy.mask).unsqueeze(1)  # (B, 1)
-        before = _with_advantages(batch, lambda adv: adv)
-        batch = _with_advantages(batch, lambda adv: adv.masked_fill(far & (adv < 0), 0))
+    cfg, metrics, given = cfg.off_policy, {}, (logp, batch.logp_old, batch.weight)
+    if cfg.mask is not None or cfg.row_mask is not None:
+        before = batch = _with_advantages(batch, lambda adv: adv)
+        if cfg.mask is not None:
+            far = far_rows(*given, cfg.mask).unsqueeze(1)  # (B, 1)
+            batch = _with_advantages(batch, lambda adv: adv.masked_fill(far & (adv < 0), 0))
+        if cfg.row_mask is not None:
+            divergent = divergent_rows(*given, cfg.row_mask, cfg.row_mask_type).unsqueeze(1)  # (B, 1)
+            batch = _with_advantages(batch, lambda adv: adv.masked_fill(divergent, 0))
         metrics['off_policy_masked'] = masked_mean((batch.adv != before.adv).float(), batch.weight).item()
-    if cfg.off_policy.correction is not None:
-        factor, cut = sampler_correction(*given, cfg.off_policy.correction, cfg.off_policy.bound)
+    if cfg.correction is not None:
+        factor, cut = sampler_correction(*given, cfg.correction, cfg.bound, cfg.low, cfg.outside)
         metrics.update(correction_mean=masked_mean(factor, batch.weight).item(), correction_cut=cut)
         batch = replace(_with_advantages(batch, lambda adv: adv * factor), logp_first=logp)
     return batch, metrics

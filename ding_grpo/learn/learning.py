@@ -126,7 +126,7 @@ class Learning:
             else:
                 section['lr'] = metrics['cur_lr']
         learned = self.to_learn(batch)
-        if cfg.off_policy.correction is not None or cfg.off_policy.mask is not None:
+        if any(cfg.off_policy[key] is not None for key in ('correction', 'mask', 'row_mask')):
             learned, of_correction = corrected(learned, self.updater.read(learned), cfg)
             metrics.update(of_correction)
         for term in self.terms.values():

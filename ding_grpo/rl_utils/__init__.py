@@ -15,7 +15,7 @@ from .log_probs.log_prob import LogProbFunction, efficient_method, entropy, less
     sum_of_squares
 from .log_probs.token_rules import TokenRules, unpack_bits
 from .loss_config import RATIOS, LossConfig
-from .off_policy import CORRECTIONS, far_rows, sampler_correction
+from .off_policy import CORRECTIONS, OUTSIDE, divergent_rows, far_rows, sampler_correction
 from .ppo_losses.continuous import ppo_error_continuous, ppo_policy_error_continuous
 from .ppo_losses.discrete import ppo_error, ppo_policy_error, shape_fn_ppo
 from .ppo_losses.fields import ppo_data, ppo_data_continuous, ppo_policy_data, ppo_policy_data_continuous, \

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from ding_grpo.data.batch import Batch
-from ding_grpo.rl_utils import far_rows, sampler_correction
+from ding_grpo.rl_utils import divergent_rows, far_rows, sampler_correction
 from tests.policies import Seen, learned, reward, sample_groups, token_policy
 
 pytestmark = pytest.mark.unittest
@@ -27,13 +27,15 @@ def stale_groups(policy):
 
 class TestCorrection:
 
-    @pytest.mark.parametrize('level', ['token', 'sequence'])
-    def test_ratios_and_advantages(self, level):
-        """The first step has ratios of 1, and each advantage its truncated weight."""
-        policy = policy_of(batch_groups=3, off_policy=dict(correction=level, bound=1.5))
+    @pytest.mark.parametrize(
+        'level, band', [('token', {}), ('sequence', {}), ('token', dict(low=0.8, outside='mask'))], ids=str
+    )
+    def test_ratios_and_advantages(self, level, band):
+        """The first step has ratios of 1, and each advantage its weight within the bounds."""
+        policy = policy_of(batch_groups=3, off_policy=dict(correction=level, bound=1.5, **band))
         data = stale_groups(policy)
         batch = Batch.of(data)
-        factor, cut = sampler_correction(policy.updater.read(batch), batch.logp_old, batch.weight, level, 1.5)
+        factor, cut = sampler_correction(policy.updater.read(batch), batch.logp_old, batch.weight, level, 1.5, **band)
         seen, metrics = Seen(policy), policy.learn_mode.forward(copy.deepcopy(data))
         assert 0.1 < cut < 0.9
         assert torch.equal(seen.learned[0].adv, learned(policy_of(), data).adv.unsqueeze(1) * factor)
@@ -55,6 +57,18 @@ class TestCorrection:
             used = policy.updater.logp_old(batch, torch.zeros_like(batch.weight))
             expected = first[torch.isin(groups, batch.group)][:, :used.shape[1]]
             assert torch.equal(used * batch.weight, expected * batch.weight)
+
+
+def test_divergent_rows_are_masked_whatever_their_advantage():
+    policy = policy_of(off_policy=dict(row_mask=0.3, row_mask_type='k3'))
+    data = stale_groups(policy)
+    batch, plain = Batch.of(data), learned(policy_of(), data).adv
+    hidden = divergent_rows(policy.updater.read(batch), batch.logp_old, batch.weight, 0.3, 'k3')
+    seen, metrics = Seen(policy), policy.learn_mode.forward(data)
+    assert (hidden & (plain > 0)).any() and (hidden & (plain < 0)).any() and (~hidden).any()
+    assert torch.equal(seen.learned[0].adv, torch.where(hidden, 0, plain).unsqueeze(1).expand_as(batch.weight))
+    share = batch.weight[hidden & (plain != 0)].sum() / batch.weight.sum()
+    assert metrics['off_policy_masked'] == pytest.approx(share.item())
 
 
 def test_negative_advantages_of_far_rows_are_masked():

@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from ding_grpo.rl_utils import far_rows, sampler_correction
+from ding_grpo.rl_utils import divergent_rows, far_rows, sampler_correction
 
 pytestmark = pytest.mark.unittest
 # Ratios of tokens by row: 2, 1/2, 4 (product 4) and 1/2, 1/4 (product 1/8); what does not count may be anything.
@@ -24,6 +24,25 @@ WEIGHT = torch.tensor([[1., 1., 1.], [1., 1., 0.]])
 def test_correction_by_hand(level, bound, expected, cut):
     factor, found = sampler_correction(LOGP, SAMPLER, WEIGHT, level, bound)
     assert torch.allclose(factor, torch.tensor(expected)) and found == pytest.approx(cut)
+
+
+@pytest.mark.parametrize(
+    'level, outside, expected, cut', [
+        ('token', 'truncate', [[2., 0.5, 3.], [0.5, 0.4, 1.]], 2 / 5),
+        ('token', 'mask', [[2., 0.5, 0.], [0.5, 0., 1.]], 2 / 5),
+        ('sequence', 'truncate', [[3., 3., 3.], [0.4, 0.4, 1.]], 1.),
+        ('sequence', 'mask', [[0., 0., 0.], [0., 0., 1.]], 1.),
+    ]
+)
+def test_what_is_outside_of_a_band_by_hand(level, outside, expected, cut):
+    factor, found = sampler_correction(LOGP, SAMPLER, WEIGHT, level, 3.0, 0.4, outside)
+    assert torch.allclose(factor, torch.tensor(expected)) and found == pytest.approx(cut)
+
+
+def test_a_ratio_at_the_border_of_a_band_counts():
+    row = torch.tensor([[0.5, 4.0, 1.0]], dtype=torch.double)
+    factor, cut = sampler_correction(row.log(), torch.zeros_like(row), torch.ones_like(row), 'token', 4.1, 0.49, 'mask')
+    assert torch.allclose(factor, row) and cut == 0
 
 
 def test_row_weights_without_a_bound_are_unbiased():
@@ -53,3 +72,18 @@ def test_far_rows():
     assert far_rows(LOGP, SAMPLER, WEIGHT, mean - 1e-4).tolist() == [False, True]
     assert far_rows(LOGP, SAMPLER, WEIGHT, mean + 1e-4).tolist() == [False, False]
     assert far_rows(LOGP, SAMPLER, torch.zeros_like(WEIGHT), 0.).tolist() == [False, False]
+
+
+def test_divergent_rows():
+    """Ratios 2, 1/2, 4 and 1/2, 1/4: r - 1 - log r of each token, its half square of the logarithm, and -log r."""
+    log2 = math.log(2)
+    means = dict(
+        k1=[-2 * log2 / 3, 3 * log2 / 2],
+        k2=[(1 + 1 + 4) * log2 ** 2 / 6, (1 + 4) * log2 ** 2 / 4],
+        k3=[(3.5 - 2 * log2) / 3, (-1.25 + 3 * log2) / 2],
+    )
+    for kl_type, expected in means.items():
+        for row, mean in enumerate(expected):
+            for most, is_more in ((abs(mean) - 1e-4, True), (abs(mean) + 1e-4, False)):
+                assert divergent_rows(LOGP, SAMPLER, WEIGHT, most, kl_type)[row].item() == is_more
+    assert not divergent_rows(LOGP, SAMPLER, torch.zeros_like(WEIGHT), 0.1).any()
