@@ -13,6 +13,9 @@ class Answer(NamedTuple):
     top: List[List[int]]  # ids of the tokens that each was sampled from, if the request asked for them
 
 
+NOTHING = Answer([], [], [])
+
+
 def cut(answer: Answer, ends: Callable[[List[int]], bool]) -> Answer:
     """A row up to the first token with which it ends."""
     n = next((n for n in range(1, len(answer.ids)) if ends(answer.ids[:n])), len(answer.ids))

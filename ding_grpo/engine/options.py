@@ -69,8 +69,6 @@ def _is_word(value: Any) -> bool:
 def check_sampling(cfg: Dict) -> None:
     """Raise a ``ConfigError`` for what an engine cannot do, or not exactly, in the section ``policy``."""
     collect = cfg.collect
-    if collect.extra_rows:
-        raise _refusal(f'extra_rows = {collect.extra_rows}', 'Set it to 0')
     if collect.autocast is not None:
         raise _refusal(f'autocast = {collect.autocast!r}', "Set it to None, and give the server's --dtype instead")
     others = [name for name in processor_arguments(collect.processors) if name != 'min_p']

@@ -8,7 +8,7 @@ import httpx
 
 from ding_common import ConfigError, PeerError
 
-from .answers import Answer
+from .answers import NOTHING, Answer
 from .options import KEY
 
 CONNECT = 5.0  # seconds
@@ -20,10 +20,11 @@ LOWEST = -9000.0  # nats; vLLM sends -9999 in place of NaN and -Inf
 class Unavailable(Exception):
     """A server did not answer a request, and may answer it later."""
 
-    def __init__(self, message: str, wait: float = 0.0, failed: bool = False) -> None:
-        """``wait``: seconds that the server asks for; ``failed``: whether it has run, and failed."""
+    def __init__(self, message: str, wait: float = 0.0, failed: bool = False, partial: Answer = NOTHING) -> None:
+        """``wait``: seconds that the server asks for; ``failed``: whether it has run, and failed; ``partial``: what it
+        had sampled of a row when it was told to end it."""
         super().__init__(message)
-        self.wait, self.failed = wait, failed
+        self.wait, self.failed, self.partial = wait, failed, partial
 
 
 class Row(NamedTuple):
@@ -55,13 +56,17 @@ class Server:
         answer = self._post('/inference/v1/generate', body)
         try:
             choice, = answer['choices']
+            reason = choice['finish_reason']
+            if reason == 'abort':
+                ids = choice['token_ids'] or []
+                partial = Answer(ids, [0.0] * len(ids), [[] for _ in ids])
+                raise Unavailable('the request was ended', partial=partial)
             ids, content = choice['token_ids'], choice['logprobs']['content']
             logp = [float(token['logprob']) for token in content]
             top = [
                 [entry['token_id'] for entry in token['top_logprobs'] if entry['logprob'] > LOWEST] for token in content
             ]
             versions = {span['version'] for span in choice['weight_versions']}
-            reason = choice['finish_reason']
         except (KeyError, TypeError, ValueError) as error:
             raise PeerError(f'{self.url} answers in another form than vLLM 0.32: {error!r} in {answer!r:.200}')
         if reason not in ('stop', 'length'):

@@ -6,9 +6,9 @@ import shutil
 import tempfile
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set
 
 import click
 from torch import Tensor
@@ -16,9 +16,9 @@ from torch import Tensor
 from ding_common import ConfigError, PeerError
 from ding_grpo.act.sampler import RowRequest, Sampler
 from ding_grpo.model import CausalLM
-from ding_grpo.rollout import Rollout, Sampling
+from ding_grpo.rollout import EarlyStop, Rollout, Sampling
 
-from .answers import Answer, cut, rollout_of
+from .answers import NOTHING, Answer, cut, rollout_of
 from .launched import MODEL, LaunchedServer, arguments, free_port
 from .options import KEY, EngineOptions, check_sampling, chosen_server
 from .proof import Bounds, check_tokenizer, prove
@@ -124,7 +124,7 @@ class VllmSampler(Sampler):
             own = dict(params, max_tokens=limit, stop_token_ids=list(spec.eos_token_ids), **seed)
             rows.append(self.row(prompt.tolist(), own))
         keys = [request.row_keys.get(i, (0, i)) for i in request.env_ids]
-        answers = self.ask(rows, chosen_server(len(self.servers), keys))
+        answers = self.ask(rows, chosen_server(len(self.servers), keys), request.early_stop)
         if spec.ends is not None:
             answers = [cut(answer, spec.ends) for answer in answers]
         return rollout_of(answers, 0 if greedy else self.sampling.top_k or 0, greedy)
@@ -149,31 +149,46 @@ class VllmSampler(Sampler):
     def row(self, prompt: List[int], params: Dict[str, Any]) -> Row:
         return Row(uuid.uuid4().hex, prompt, params, self._version)
 
-    def ask(self, rows: Sequence[Row], servers: Sequence[int]) -> List[Answer]:
-        """The answers to requests, each to one of the servers. Requests without an answer are sent again."""
+    def ask(self, rows: Sequence[Row], servers: Sequence[int], early_stop: Optional[EarlyStop] = None) -> List[Answer]:
+        """The answers to requests, each to one of the servers. Requests without an answer are sent again. Rows that
+        ``early_stop`` ends have the tokens that they had then, or none."""
         found: Dict[int, Answer] = {}
+        stopped: Set[int] = set()
         last, attempts = time.monotonic(), 0  # of the last answer, and attempts since then
         with ThreadPoolExecutor(min(len(rows), THREADS), thread_name_prefix='engine') as pool:
             try:
                 while len(found) < len(rows):
                     missing = [i for i in range(len(rows)) if i not in found]
-                    asked = {i: pool.submit(self.servers[servers[i]].ask, rows[i]) for i in missing}
+                    asked = {pool.submit(self.servers[servers[i]].ask, rows[i]): i for i in missing}
                     lost: Dict[int, Unavailable] = {}
-                    for i, future in asked.items():
+                    for future in as_completed(asked):
+                        i = asked[future]
                         try:
                             found[i] = future.result()
                             last, attempts = time.monotonic(), 0
-                        except Unavailable as error:
-                            lost[servers[i]] = error
+                        except (Unavailable, CancelledError) as error:
+                            if i not in stopped:
+                                lost[servers[i]] = error
+                            else:
+                                found[i] = getattr(error, 'partial', NOTHING)
+                        if early_stop is not None and i in found and i not in stopped:
+                            now = early_stop.after_row([i for i in found if i not in stopped])
+                            stopped.update(now)
+                            for other in [other for other, line in asked.items() if line in now and other.cancel()]:
+                                now.remove(asked[other])  # it has not begun
+                            self._abort([rows[line] for line in now])
                     if lost:
                         self._recover(lost, last, attempts, len(rows) - len(found))
                         attempts += 1
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
-                for server in self.servers:
-                    server.abort([row.name for row in rows])
+                self._abort(rows)
                 raise
         return [found[i] for i in range(len(rows))]
+
+    def _abort(self, rows: Sequence[Row]) -> None:
+        for server in self.servers if rows else ():
+            server.abort([row.name for row in rows])
 
     def close(self) -> None:
         for server in self.servers:

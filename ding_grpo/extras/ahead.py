@@ -68,6 +68,8 @@ class AheadGroups(PlayedGroups):
         self._found: List[Ahead] = []  # what it has answered, for updates to come
 
     def sample(self, target: int, train_iter: int, policy_kwargs: Dict) -> Sampled:
+        if self._process is not None:
+            self._process.put(train_iter, self._learns.age[1])
         found = self._take(train_iter)
         if found is None:
             sampled = super().sample(target, train_iter, policy_kwargs)
@@ -95,12 +97,12 @@ class AheadGroups(PlayedGroups):
             self._process.close()
 
     def _request(self, target: int, train_iter: int, policy_kwargs: Dict) -> None:
-        """Have the groups of the updates after this one sampled, with the weights of now or newer ones."""
+        """Have the groups of the updates after this one sampled."""
         learns = self._learns
         if self._process is None:
             learns.actor.prepare()
             self._process = AheadProcess([p for p in learns.whole_model.parameters() if p.requires_grad], self._answer)
-        self._process.put(train_iter, learns.age[1])
+            self._process.put(train_iter, learns.age[1])
         known = [*(found.train_iter for found in self._found), *self._due]
         for update in range(train_iter + 1, train_iter + 1 + self._most):
             if update not in known:

@@ -1,13 +1,14 @@
 """Oversampling: groups that sample more rows than count, and end when enough of them have ended."""
-from typing import Dict, List, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
 
 class EarlyStop:
-    """The rows of a batch that count: of each group the first ``enough`` by (length, row). The other rows of a group
-    end as soon as this many have ended, so the longest rows of a batch are often not sampled to their end."""
+    """The rows of a batch that count: of each group the first ``enough`` by (length, row), or, of an engine, the first
+    that it has answered. The other rows of a group end as soon as this many have ended, so the longest rows of a batch
+    are often not sampled to their end."""
 
     def __init__(self, keys: List[Tuple[int, int]], enough: int, device: torch.device) -> None:
         """``keys``: (group, row) of each of the B rows; all rows of a group are present. ``enough``: number of rows of
@@ -26,6 +27,13 @@ class EarlyStop:
         full = ended.new_zeros(self._groups).index_add(0, self._group, ended) >= self._enough  # (groups, )
         self._stopped |= runs & full[self._group]
         return running & ~full[self._group[live]]
+
+    def after_row(self, ended: Sequence[int]) -> List[int]:
+        """As ``after_token``, where rows end one by one: the rows to stop now, by all that have ended, as indices."""
+        running = ~self._stopped
+        running[ended] = False
+        left = self.after_token(torch.arange(len(running), device=running.device), running)
+        return (running & ~left).nonzero().squeeze(1).tolist()
 
     def counted(self, length: Tensor) -> List[bool]:
         """Whether each row counts, from their lengths (B, ), when all rows have ended or were stopped."""

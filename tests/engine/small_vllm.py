@@ -26,7 +26,7 @@ class Faults:
         self.raw_logprobs = False  # says log-probabilities of the model, and not of the sampling distribution
         self.version = None  # of the weights that it says it has
         self.answers = []  # called with (request, answer), one for each of the next requests; may return a response
-        self.seconds = 0.0  # before each answer
+        self.seconds = lambda body: 0.0  # before the answer to a request
         self.refuses_weights = 0  # times
 
 
@@ -35,6 +35,7 @@ class SmallVllm:
     def __init__(self, model, port=0, tokenizer=None):
         self.model, self._tokenizer = model, tokenizer
         self.faults, self.version, self.asked, self.aborted, self.adapters = Faults(), 'default', [], [], []
+        self._ended = {}  # by request that runs: an event that ends it
         self.paused, self.loads, self.resets, self.dtype = False, 0, 0, 'float32'
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -91,7 +92,11 @@ class SmallVllm:
         return web.json_response(dict(weight_version=self.version))
 
     async def _abort(self, request):
-        self.aborted += (await request.json())['request_ids']
+        names = (await request.json())['request_ids']
+        self.aborted += names
+        for name in names:
+            if name in self._ended:
+                self._ended[name].set()
         return web.Response()
 
     async def _tokenize(self, request):
@@ -168,8 +173,17 @@ class SmallVllm:
         assert body['model'] in ('policy', *self.adapters)
         self.asked.append(body)
         assert not self.paused
-        await asyncio.sleep(self.faults.seconds)
         answer = self._sampled(body)
+        ended = self._ended[body['request_id']] = asyncio.Event()
+        try:
+            await asyncio.wait_for(ended.wait(), self.faults.seconds(body))
+            choice, = answer['choices']
+            choice.update(token_ids=choice['token_ids'][:1], finish_reason='abort')
+            choice['logprobs']['content'] = choice['logprobs']['content'][:1]
+        except asyncio.TimeoutError:
+            pass
+        finally:
+            del self._ended[body['request_id']]
         if self.faults.answers:
             found = self.faults.answers.pop(0)(request, answer)
             if found is not None:

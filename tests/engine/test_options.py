@@ -41,7 +41,6 @@ def test_url_without_its_last_slash():
 
 @pytest.mark.parametrize(
     'keys, words', [
-        (dict(extra_rows=2), 'policy.collect.extra_rows = 2: not available'),
         (dict(autocast='bfloat16'), "give the server's --dtype instead"),
         (dict(top_p=0.9), 'policy.collect.top_p = 0.9: not available'),
         (dict(processors=[dict(type='min_p', p=0.1)]), 'Set policy.collect.top_k too'),

@@ -10,7 +10,7 @@ from ding_common import ConfigError, PeerError
 from ding_grpo.act.sampler import RowRequest
 from ding_grpo.engine import vllm
 from ding_grpo.engine.proof import log_probs
-from ding_grpo.rollout import Sampling
+from ding_grpo.rollout import EarlyStop, Sampling
 
 pytestmark = pytest.mark.unittest
 PROMPTS = [torch.tensor(ids) for ids in ([3, 4, 5], [3, 4, 5], [6, 7], [8, 9, 10, 11])]
@@ -146,6 +146,32 @@ def test_only_missing_rows_are_asked_again_and_are_the_same(serve, engine, fault
     assert len(server.asked) == 5
 
 
+def test_rows_beyond_those_that_count_are_ended(serve, engine):
+    """Of each group of three, the two rows that are answered first; the server would wait a minute for the last."""
+    server = serve()
+    sampler = begun(engine(server))
+    prompts = [torch.tensor([2 + i % 3]) for i in range(6)]
+    stop = EarlyStop([(i // 3, i % 3) for i in range(6)], 2, torch.device('cpu'))
+    server.faults.seconds = lambda body: 60.0 if body['token_ids'] == [3] else 0.0
+    start = time.monotonic()
+    rollout = sampler.sample(request(prompts, early_stop=stop))
+    assert time.monotonic() - start < 30
+    assert stop.counted(rollout.length) == [True, False, True] * 2
+    assert (rollout.length > 0).all() and rollout.logp.isfinite().all() and rollout.length[[1, 4]].tolist() == [1, 1]
+    assert len(server.aborted) == 2
+
+
+def test_rows_that_have_not_begun_are_not_asked_for_when_enough_have_ended(serve, engine, monkeypatch):
+    server = serve()
+    sampler = begun(engine(server))
+    monkeypatch.setattr(vllm, 'THREADS', 1)  # one request at a time
+    server.asked.clear()
+    stop = EarlyStop([(0, i) for i in range(4)], 2, torch.device('cpu'))
+    rollout = sampler.sample(request(early_stop=stop))
+    assert len(server.asked) <= 3 and sum(stop.counted(rollout.length)) == 2
+    assert sampler.sample(request()).length.min() > 0  # it goes on
+
+
 @pytest.mark.parametrize(
     'change, words', [
         (changed(token_ids=[3] * 7), 'has answered 7 tokens with'),
@@ -217,7 +243,7 @@ def test_server_that_does_not_answer(engine):
 def test_request_that_takes_too_long(serve, engine):
     server = serve()
     sampler = begun(engine(server, seconds=0.5, patience=0.5))
-    server.faults.seconds = 5.0
+    server.faults.seconds = lambda body: 1.5
     start = time.monotonic()
     with pytest.raises(PeerError, match='ReadTimeout'):
         sampler.sample(request())
