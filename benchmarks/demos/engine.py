@@ -59,8 +59,8 @@ Seconds of sampling include those of the weights, 538 MB in float32, which go th
 difference between the log-probabilities of server and learner in the last update that had rows of its own weights.
 
 The same {number} rows by `generate` of transformers, which reads each prompt {group} times: {generate:.0f} s. On a
-processor, vLLM is no faster than the model itself, which reads what prompts have in common once. TRL's `use_vllm` cannot
-be run beside it here: it sends weights by NCCL, which needs GPUs.
+processor, vLLM is no faster than the model itself, which reads what prompts have in common once. TRL's `use_vllm`
+cannot be run beside it here: it sends weights by NCCL, which needs GPUs.
 '''
 
 

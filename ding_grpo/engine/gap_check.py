@@ -10,7 +10,7 @@ from ding_grpo.data.batch import Batch
 from ding_grpo.learn.observer import Observer, View
 
 from .options import KEY
-from .proof import Gap, exchanged, prove
+from .proof import Bounds, Gap, exchanged, prove
 
 ROWS = 16  # of a batch that are read for it, at most
 
@@ -25,18 +25,19 @@ class GapCheck(Observer):
         self._kept: Dict[int, Dict[str, Tensor]] = {}  # weights by the number of optimizer steps
 
     def begin(self, learner: Any, collector: Any) -> None:
-        self._sampler.log_folder = learner.exp_name
+        self._sampler.pool.log_folder = learner.exp_name
 
     def before(self, update: int, batch: Batch, learned: Batch) -> Dict[str, float]:
         now = self._updater.optimizer_steps
         known = torch.isin(batch.sampled_after, torch.tensor([now, *self._kept])).nonzero().squeeze(1)
-        if len(known) > 0 and self._sampler.bounds is not None:
+        bounds = self._sampler.bounds
+        if len(known) > 0 and bounds is not None:
             rows = batch.take(known[torch.linspace(0, len(known) - 1, min(ROWS, len(known))).long()])
             gap = Gap.of(self._read(rows, now), rows.logp_old, rows.weight != 0)
-            if not self._sampler.bounds.hold(gap):
-                self._end(update, gap)
+            if not bounds.hold(gap):
+                self._end(update, gap, bounds)
         self._keep(now)
-        return dict(seconds_weights=self._sampler.seconds_sending)
+        return dict(seconds_weights=self._sampler.pool.seconds_sending)
 
     def _read(self, rows: Batch, now: int) -> Tensor:
         """Log-probabilities (B, S) under the weights that each row was sampled with."""
@@ -56,15 +57,14 @@ class GapCheck(Observer):
         for steps in list(self._kept)[:-self._most]:
             del self._kept[steps]
 
-    def _end(self, update: int, gap: Gap) -> None:
-        bounds = self._sampler.bounds
+    def _end(self, update: int, gap: Gap, bounds: Bounds) -> None:
         told = (
             f'{KEY}: in update {update}, the engine\'s log-probabilities differ from the learner\'s by {gap.mean:.1e} '
             f'nats in the mean and {gap.largest:.1e} at most, where {bounds.mean:.1e} and {bounds.largest:.1e} are '
             'accepted.'
         )
         try:
-            with self._sampler.turn():
+            with self._sampler.pool.turn():
                 prove(self._sampler)
         except PeerError as error:
             raise PeerError(f'{told} {error.message}') from error

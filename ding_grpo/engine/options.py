@@ -88,8 +88,11 @@ def check_sampling(cfg: Dict) -> None:
             f'policy.model.quantize = {cfg.model.quantize!r}: not available with {KEY}, whose base is another. Set '
             'it to None.'
         )
-    if cfg.multi_gpu:
-        raise ConfigError(f'policy.multi_gpu = True: not available with {KEY}. Set it to False.')
+    if cfg.multi_gpu and cfg.collect.engine.get('launch') is not None:
+        raise ConfigError(
+            f'{KEY}.launch = {dict(cfg.collect.engine.launch)!r}: not available with policy.multi_gpu = True, whose '
+            'processes share servers that run already. Start one, and set url.'
+        )
 
 
 def _refusal(what: str, way_out: str) -> ConfigError:

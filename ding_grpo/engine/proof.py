@@ -79,16 +79,16 @@ def prove(sampler: Any) -> Bounds:
     the weights which the engine does not have, or says that it computes something else."""
     rows, weights = _Rows(sampler), sampler.transfer.weights()
     with changed(weights) as true:
-        sampler.send()
-        for number, server in enumerate(sampler.servers):
+        sampler.pool.send()
+        for number, server in enumerate(sampler.pool.servers):
             rows.sample(number)
             half = server.computes_in != 'float32' or not sampler.model.exact_arithmetic
             told = explanation(rows, rows.gap(), weights, true, half)
             if told is not None:
                 raise PeerError(f'{KEY}: {server.url} does not sample with the weights that it was sent: {told}')
-    sampler.send()
+    sampler.pool.send()
     found = []
-    for number in range(len(sampler.servers)):
+    for number in range(len(sampler.pool.servers)):
         rows.sample(number)
         found.append(rows.gap())
     gap = Gap(*map(max, zip(*found)))
@@ -113,7 +113,7 @@ class _Rows:
         sampler, most = self._sampler, min(self._sampler.spec.max_new_tokens, TOKENS)
         params = dict(sampler.params(), max_tokens=most)
         rows = [sampler.row(p.tolist(), dict(params, seed=i)) for i, p in enumerate(self._prompts)]
-        answers = sampler.ask(rows, [server] * len(rows))
+        answers = sampler.pool.ask(rows, [server] * len(rows))
         self.rollout = rollout_of(answers, sampler.sampling.top_k or 0, False)
 
     def tied(self, weights: Dict[str, Tensor]) -> Optional[str]:

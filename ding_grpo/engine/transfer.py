@@ -31,7 +31,7 @@ class Transfer(Protocol):
         """Write the model that such a server begins with."""
 
     def write(self, folder: str, version: str) -> None:
-        """Write the weights of now."""
+        """Write the weights of now in place of others, unless they are there already."""
 
     def give(self, server: Server, folder: str, version: str) -> None:
         """Have a server take what was written."""
@@ -53,12 +53,13 @@ class WholeModel(Transfer):
             self._lm.save_pretrained(folder)
 
     def write(self, folder: str, version: str) -> None:
-        path = os.path.join(folder, 'weights.safetensors')
-        save_file({name: w.detach().cpu().contiguous() for name, w in self.weights().items()}, f'{path}.part')
-        os.replace(f'{path}.part', path)
+        path = _only(folder, 'weights', version)
+        if not os.path.exists(path):
+            save_file({name: w.detach().cpu().contiguous() for name, w in self.weights().items()}, f'{path}.part')
+            os.replace(f'{path}.part', path)
 
     def give(self, server: Server, folder: str, version: str) -> None:
-        server.load(os.path.join(folder, 'weights.safetensors'), version)
+        server.load(os.path.join(folder, f'weights.{version}'), version)
 
 
 class Adapters(Transfer):
@@ -82,10 +83,20 @@ class Adapters(Transfer):
             copy.deepcopy(self._peft).unload().save_pretrained(folder)
 
     def write(self, folder: str, version: str) -> None:
-        for name in os.listdir(folder):
-            if name.startswith('adapter.'):
-                shutil.rmtree(os.path.join(folder, name))
-        self._peft.save_pretrained(os.path.join(folder, f'adapter.{version}'))
+        path = _only(folder, 'adapter', version)
+        if not os.path.exists(path):
+            self._peft.save_pretrained(f'{path}.part')
+            os.replace(f'{path}.part', path)
 
     def give(self, server: Server, folder: str, version: str) -> None:
         server.load_adapter(os.path.join(folder, f'adapter.{version}'), version)
+
+
+def _only(folder: str, name: str, version: str) -> str:
+    """The path of a version, after all others have been removed."""
+    kept = f'{name}.{version}'
+    for other in os.listdir(folder):
+        if other.startswith(f'{name}.') and other != kept:
+            path = os.path.join(folder, other)
+            shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+    return os.path.join(folder, kept)

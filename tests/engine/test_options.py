@@ -69,5 +69,8 @@ def test_sampling_that_is_exact(keys):
 
 def test_several_processes():
     cfg = EasyDict(copy.deepcopy(DEFAULTS), multi_gpu=True)
-    with pytest.raises(ConfigError, match='policy.multi_gpu = True: not available'):
+    cfg.collect.engine = dict(type='vllm', launch=dict(python='p'))
+    with pytest.raises(ConfigError, match='launch = .* not available with policy.multi_gpu = True'):
         check_sampling(cfg)
+    cfg.collect.engine = dict(type='vllm', url=URL)
+    check_sampling(cfg)

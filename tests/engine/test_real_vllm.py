@@ -108,22 +108,22 @@ def test_greedy_and_a_second_turn(sampler):
 
 
 def test_server_that_stops_and_goes_on(sampler, tmp_path):
-    other = sampler_of(str(tmp_path), url=sampler.servers[0].url, seconds=4., patience=4.)
+    other = sampler_of(str(tmp_path), url=sampler.pool.servers[0].url, seconds=4., patience=4.)
     expected = rows_of(other.sample(request(PROMPTS)))
-    os.killpg(sampler.process.pid, signal.SIGSTOP)
+    os.killpg(sampler.pool.process.pid, signal.SIGSTOP)
     try:
         with pytest.raises(PeerError, match='does not answer for 4 s|have no answer'):
             other.sample(request(PROMPTS))
     finally:
-        os.killpg(sampler.process.pid, signal.SIGCONT)
+        os.killpg(sampler.pool.process.pid, signal.SIGCONT)
     assert rows_of(other.sample(request(PROMPTS))) == expected
     other.close()
 
 
 def test_server_that_is_killed_is_started_again(sampler):
-    sampler.send()  # another sampler has used the server
+    sampler.pool.send()  # another sampler has used the server
     expected = rows_of(sampler.sample(request(PROMPTS)))
-    os.killpg(sampler.process.pid, signal.SIGKILL)
+    os.killpg(sampler.pool.process.pid, signal.SIGKILL)
     assert rows_of(sampler.sample(request(PROMPTS))) == expected
 
 

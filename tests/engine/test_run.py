@@ -128,7 +128,7 @@ def test_server_that_the_run_starts_is_started_again_and_ends_with_it(monkeypatc
 
     def kill(number, policy, data):
         if number == 0:
-            process = policy.actor.sampler.process
+            process = policy.actor.sampler.pool.process
             killed.append(process.pid)
             os.kill(process.pid, signal.SIGKILL)
 
@@ -140,7 +140,7 @@ def test_server_that_the_run_starts_is_started_again_and_ends_with_it(monkeypatc
     assert len(metrics()) == 2
     with pytest.raises(ProcessLookupError):
         os.kill(killed[0], 0)
-    assert policy.actor.sampler.process is None
+    assert policy.actor.sampler.pool.process is None
     assert os.path.exists('run/engine.log')
 
 

@@ -1,0 +1,214 @@
+"""The servers of a run, and the weights that they have."""
+import fcntl
+import hashlib
+import multiprocessing
+import os
+import shutil
+import time
+import uuid
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from typing import Callable, Dict, Iterator, List, Optional, Sequence, Set, TextIO
+
+import click
+import torch
+from torch import Tensor
+
+from ding_common import ConfigError, PeerError, parallel
+from ding_grpo.rollout import EarlyStop
+
+from .answers import NOTHING, Answer
+from .launched import MODEL, LaunchedServer, free_port
+from .options import KEY, EngineOptions
+from .server import Row, Server, Unavailable
+from .transfer import Transfer
+
+THREADS = 512  # requests at a time
+LONGEST_WAIT = 30.0  # seconds between two attempts
+ATTEMPTS = 6  # of a request that fails in a server which runs
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
+
+
+class ServerPool:
+    """
+    Several processes may use the servers: a fork of the one that opened them, and those of torchrun. A version of the
+    weights is named by what they are. Processes that have the same weights ask at the same time. One that has others
+    waits, and gives them to the servers.
+    """
+
+    def __init__(self, options: EngineOptions, transfer: Transfer) -> None:
+        self.options, self.transfer = options, transfer
+        self.servers: List[Server] = []
+        self.process: Optional[LaunchedServer] = None  # if the run has started one
+        self.log_folder: Optional[str] = None  # of the log of a server that it starts; None: that of the weights
+        self.version = ''  # of the weights that it asks for
+        self.folder = os.path.join(options.folder, f'ding_grpo_{parallel.broadcast_object(uuid.uuid4().hex)}')
+        self._seconds = multiprocessing.RawValue('d')  # shared with a fork
+        self._pid = os.getpid()
+        self._lock: Optional[TextIO] = None  # in a turn
+
+    @property
+    def seconds_sending(self) -> float:
+        """Of the last weights, by this process or a fork."""
+        return self._seconds.value
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.servers)
+
+    def open(self, arguments: Callable[[str, int], List[str]]) -> None:
+        """Connect to the servers, or start one, with ``arguments`` for the folder of its model and its port."""
+        options = self.options
+        try:
+            os.mkdir(self.folder, 0o700)
+        except FileExistsError:  # by another process of torchrun
+            pass
+        except OSError as error:
+            raise ConfigError(f'{KEY}.folder = {options.folder!r}: {error.strerror}.') from error
+        urls = options.url
+        if options.launch is not None:
+            model, port = os.path.join(self.folder, 'model'), free_port()
+            self.transfer.save_base(model)
+            log = os.path.join(self.log_folder or self.folder, 'engine.log')
+            click.echo(f'engine: vLLM begins, which takes a minute or more; its output is in {log}')
+            self.process = LaunchedServer(options.launch, arguments(model, port), log, self.folder)
+            urls = (f'http://127.0.0.1:{port}', )
+        self._connect(urls)
+        for server in self.servers:
+            server.wait(options.patience, self.process and self.process.check or (lambda: None))
+
+    def _connect(self, urls: Sequence[str]) -> None:
+        self._pid = os.getpid()
+        self.servers = [Server(url, MODEL, self.options.seconds) for url in urls]
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Context in which no other process uses the servers, until ``share``."""
+        if self._pid != os.getpid():  # connections of before a fork are the other's
+            self._connect([server.url for server in self.servers])
+        with open(os.path.join(self.folder, 'turn'), 'w', encoding='utf-8') as self._lock:
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            yield
+
+    def share(self) -> None:
+        """Let processes with the same weights ask, too, until the turn ends."""
+        fcntl.flock(self._lock, fcntl.LOCK_SH)
+
+    def send(self) -> None:
+        """Give the servers the weights that the model has now."""
+        start = time.perf_counter()
+        self.version = fingerprint(self.transfer.weights())
+        self.bring_up()
+        self._seconds.value = time.perf_counter() - start
+
+    def bring_up(self) -> None:
+        """Wait until all servers answer, and have the weights."""
+        for server in self.servers:
+            self._bring_up(server, Unavailable('it has ended, or has other weights'))
+
+    def ask(self, rows: Sequence[Row], servers: Sequence[int], early_stop: Optional[EarlyStop] = None) -> List[Answer]:
+        """The answers to requests, each to one of the servers. Requests without an answer are sent again. Rows that
+        ``early_stop`` ends have the tokens that they had then, or none."""
+        found: Dict[int, Answer] = {}
+        stopped: Set[int] = set()
+        last, attempts = time.monotonic(), 0  # of the last answer, and attempts since then
+        with ThreadPoolExecutor(min(len(rows), THREADS), thread_name_prefix='engine') as pool:
+            try:
+                while len(found) < len(rows):
+                    missing = [i for i in range(len(rows)) if i not in found]
+                    asked = {pool.submit(self.servers[servers[i]].ask, rows[i]): i for i in missing}
+                    lost: Dict[int, Unavailable] = {}
+                    for future in as_completed(asked):
+                        i = asked[future]
+                        try:
+                            found[i] = future.result()
+                            last, attempts = time.monotonic(), 0
+                        except (Unavailable, CancelledError) as error:
+                            if i not in stopped:
+                                lost[servers[i]] = error
+                            else:
+                                found[i] = getattr(error, 'partial', NOTHING)
+                        if early_stop is not None and i in found and i not in stopped:
+                            now = early_stop.after_row([i for i in found if i not in stopped])
+                            stopped.update(now)
+                            for other in [other for other, line in asked.items() if line in now and other.cancel()]:
+                                now.remove(asked[other])  # it has not begun
+                            self._abort([rows[line] for line in now])
+                    if lost:
+                        self._recover(lost, last, attempts, len(rows) - len(found))
+                        attempts += 1
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                self._abort(rows)
+                raise
+        return [found[i] for i in range(len(rows))]
+
+    def _abort(self, rows: Sequence[Row]) -> None:
+        for server in self.servers if rows else ():
+            server.abort([row.name for row in rows])
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.close()
+        if self.process is not None:
+            self.process.close()
+        if parallel.rank() == 0:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        self.servers, self.process = [], None
+
+    def _recover(self, lost: Dict[int, Unavailable], last: float, attempts: int, missing: int) -> None:
+        """Wait for servers that have lost requests."""
+        error = list(lost.values())[0]
+        seconds, fails = time.monotonic() - last, error.failed and attempts + 1 >= ATTEMPTS
+        if fails or (seconds > self.options.patience and attempts > 0):
+            raise PeerError(
+                f'{KEY}: {missing} rows have no answer after {attempts + 1} attempts in {seconds:.0f} s (patience = '
+                f'{self.options.patience:g}); the last error: {error}'
+            )
+        click.echo(f'engine: {missing} rows are asked for again ({error})')
+        asked_for = max(e.wait for e in lost.values())
+        time.sleep(min(max(asked_for, 0.0 if attempts == 0 else 0.5 * 2 ** attempts), LONGEST_WAIT))
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        for number, why in lost.items():
+            self._bring_up(self.servers[number], why)
+        self.share()
+
+    def _bring_up(self, server: Server, why: Unavailable) -> None:
+        start, process = time.monotonic(), self.process
+
+        def ended() -> None:
+            if process is not None and not process.runs:
+                raise Unavailable('the server has ended')
+
+        while True:
+            if process is not None and not process.runs:
+                click.echo(f'engine: the server has ended, and is started again ({why})')
+                process.start()
+            try:
+                server.wait(self.options.patience, ended)
+                if server.version != self.version:
+                    self._write()
+                    self.transfer.give(server, self.folder, self.version)
+                return
+            except Unavailable as error:
+                if time.monotonic() - start > self.options.patience:
+                    if process is not None:
+                        process.check()
+                    raise PeerError(f'{KEY}: {server.url} does not take the weights: {error}') from error
+                why = error
+                time.sleep(1.0)
+
+    def _write(self) -> None:
+        try:
+            self.transfer.write(self.folder, self.version)
+        except OSError as error:
+            raise PeerError(
+                f'{KEY}.folder = {self.options.folder!r}: weights cannot be written there ({error.strerror or error}).'
+            ) from error
+
+
+@torch.no_grad()
+def fingerprint(weights: Dict[str, Tensor]) -> str:
+    """A number of weights, the same in each process that has them: of the sums of their bits, as integers."""
+    sums = [w.contiguous().view(INTEGERS[w.element_size()]).sum(dtype=torch.int64) for w in weights.values()]
+    return hashlib.blake2b(torch.stack(sums).cpu().numpy().tobytes(), digest_size=8).hexdigest()
