@@ -63,6 +63,8 @@ class GapCheck(Observer):
             f'nats in the mean and {gap.largest:.1e} at most, where {bounds.mean:.1e} and {bounds.largest:.1e} are '
             'accepted.'
         )
+        if not all(w.numel() for w in self._sampler.transfer.weights().values()):  # a divided model is not whole now
+            raise PeerError(told)
         try:
             with self._sampler.pool.turn():
                 prove(self._sampler)

@@ -74,6 +74,7 @@ class Sharding:
         for name, p in self._model.named_parameters():
             with parallel.watched():
                 copies[name].data = whole(p.detach())
+            torch.autograd.graph.increment_version(copies[name])  # so that an engine gets them
 
     def release(self) -> None:
         """Free the weights of the copy."""

@@ -21,6 +21,7 @@ class Faults:
 
     def __init__(self):
         self.keeps_weights = False  # says that it has new weights, and has the old ones
+        self.loads = math.inf  # number of weights after which it does so
         self.keeps = set()  # names of weights of which it keeps the old values
         self.keeps_tied_head = False  # as vLLM 0.32 on a CPU
         self.raw_logprobs = False  # says log-probabilities of the model, and not of the sampling distribution
@@ -158,7 +159,7 @@ class SmallVllm:
         return web.json_response({})
 
     def _load(self, path):
-        if self.faults.keeps_weights:
+        if self.faults.keeps_weights or self.loads >= self.faults.loads:
             return
         lm, weights = self.model.lm, load_file(path)
         if self.faults.keeps_tied_head:
