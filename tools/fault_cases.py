@@ -13,6 +13,7 @@ from ding_grpo.model import CausalLM
 from dizoo_llm.tasks.think_answer import ThinkAnswerTask
 from dizoo_llm.text.tokenizer import build_word_tokenizer
 
+from tools.fault_engine import ENGINES, with_engine
 from tools.fault_rewards import PORT, PROGRAMS, hostile, judged
 
 
@@ -243,6 +244,10 @@ FAULTS = [
     *(
         Fault(f'a program that {harm}', 'the program scores 0.0', OF_PROGRAM, hostile(program), code=0)
         for harm, program in PROGRAMS.items()
+    ),
+    *(
+        Fault(f'an engine that {fault}', happened, with_engine(fault), code=code)
+        for fault, (happened, code) in ENGINES.items()
     ),
     Fault(
         'an API key in the config', 'env.task.reward.key: must be the name of', _rewarded(**JUDGE, key='sk-1'),

@@ -213,14 +213,35 @@ The table lists every other fault, with its exit code and last line.
 """
 
 
+def inject_each(faults: List[Fault]) -> List[str]:
+    """The rows of the table. Raises if what came of a fault is not as told."""
+    rows, failed = [], 0
+    for fault in faults:
+        if fault.prepare is small_disk and os.geteuid() != 0:
+            click.echo(f'--  {fault.name}: only the superuser can make one')
+            continue
+        as_told, happened = inject(fault)
+        failed += not as_told
+        click.echo(f"{'ok ' if as_told else 'BAD'} {fault.name}: {happened}")
+        shown = happened.replace('|', '\\|')
+        rows.append(f'| {fault.name} | {fault.code} | `{shown[:300]}` |')
+    if failed:
+        raise click.ClickException(f'{failed} of {len(faults)} faults ended otherwise')
+    return rows
+
+
 @click.command()
 @click.option('--kills', default=24, show_default=True)
 @click.option('--updates', default=600, show_default=True)
 @click.option('--seed', default=0, show_default=True)
 @click.option('--config', default=None, help='Name of a shipped config: only its run is killed, and nothing written.')
+@click.option('--only', default='', help='Part of the names of faults: only these are injected, and nothing written.')
 @click.option('--write/--no-write', default=False, help='Whether to write docs/results/faults.md.')
-def main(kills: int, updates: int, seed: int, config: Optional[str], write: bool) -> None:
+def main(kills: int, updates: int, seed: int, config: Optional[str], only: str, write: bool) -> None:
     """Kill, damage, fill and feed; say what came of it."""
+    if only:
+        inject_each([fault for fault in FAULTS if only in fault.name])
+        return
     name = config or 'think_answer_grpo'
     with tempfile.TemporaryDirectory() as folder:
         whole, run = os.path.join(folder, 'whole'), os.path.join(folder, 'killed')
@@ -241,18 +262,7 @@ def main(kills: int, updates: int, seed: int, config: Optional[str], write: bool
     click.echo(f'{name}, {kills} kills, {sum(kill.half_written for kill in done)} while writing: {verdict}')
     if config is not None:
         return
-    rows, failed = [], 0
-    for fault in FAULTS:
-        if fault.prepare is small_disk and os.geteuid() != 0:
-            click.echo(f'--  {fault.name}: only the superuser can make one')
-            continue
-        as_told, happened = inject(fault)
-        failed += not as_told
-        click.echo(f"{'ok ' if as_told else 'BAD'} {fault.name}: {happened}")
-        shown = happened.replace('|', '\\|')
-        rows.append(f'| {fault.name} | {fault.code} | `{shown[:300]}` |')
-    if failed:
-        raise click.ClickException(f'{failed} of {len(FAULTS)} faults ended otherwise')
+    rows = inject_each(FAULTS)
     if write:
         told = TEXT.format(
             updates=updates,

@@ -1,5 +1,7 @@
 """The servers of a run, and the weights that they have."""
+import contextlib
 import fcntl
+import glob
 import hashlib
 import multiprocessing
 import os
@@ -7,7 +9,6 @@ import shutil
 import time
 import uuid
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from typing import Callable, Dict, Iterator, List, Optional, Sequence, Set, TextIO
 
 import click
@@ -26,6 +27,7 @@ from .transfer import Transfer
 THREADS = 512  # requests at a time
 LONGEST_WAIT = 30.0  # seconds between two attempts
 ATTEMPTS = 6  # of a request that fails in a server which runs
+NAME, OWNER = 'ding_grpo_', 'owner'  # of folders, and of a file in each
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
 
 
@@ -42,10 +44,11 @@ class ServerPool:
         self.process: Optional[LaunchedServer] = None  # if the run has started one
         self.log_folder: Optional[str] = None  # of the log of a server that it starts; None: that of the weights
         self.version = ''  # of the weights that it asks for
-        self.folder = os.path.join(options.folder, f'ding_grpo_{parallel.broadcast_object(uuid.uuid4().hex)}')
+        self.folder = os.path.join(options.folder, f'{NAME}{parallel.broadcast_object(uuid.uuid4().hex)}')
         self._seconds = multiprocessing.RawValue('d')  # shared with a fork
         self._pid = os.getpid()
         self._lock: Optional[TextIO] = None  # in a turn
+        self._owner: Optional[TextIO] = None  # locked while the folder is needed
 
     @property
     def seconds_sending(self) -> float:
@@ -65,6 +68,9 @@ class ServerPool:
             pass
         except OSError as error:
             raise ConfigError(f'{KEY}.folder = {options.folder!r}: {error.strerror}.') from error
+        remove_abandoned(options.folder)
+        self._owner = open(os.path.join(self.folder, OWNER), 'w', encoding='utf-8')
+        fcntl.flock(self._owner, fcntl.LOCK_SH)
         urls = options.url
         if options.launch is not None:
             model, port = os.path.join(self.folder, 'model'), free_port()
@@ -81,7 +87,7 @@ class ServerPool:
         self._pid = os.getpid()
         self.servers = [Server(url, MODEL, self.options.seconds) for url in urls]
 
-    @contextmanager
+    @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
         """Context in which no other process uses the servers, until ``share``."""
         if self._pid != os.getpid():  # connections of before a fork are the other's
@@ -155,6 +161,8 @@ class ServerPool:
         if parallel.rank() == 0:
             shutil.rmtree(self.folder, ignore_errors=True)
         self.servers, self.process = [], None
+        if self._owner is not None:
+            self._owner.close()
 
     def _recover(self, lost: Dict[int, Unavailable], last: float, attempts: int, missing: int) -> None:
         """Wait for servers that have lost requests."""
@@ -205,6 +213,14 @@ class ServerPool:
             raise PeerError(
                 f'{KEY}.folder = {self.options.folder!r}: weights cannot be written there ({error.strerror or error}).'
             ) from error
+
+
+def remove_abandoned(folder: str) -> None:
+    """Remove folders of runs that were killed: nobody has a lock on their owner's file."""
+    for path in glob.glob(os.path.join(glob.escape(folder), f'{NAME}*', OWNER)):
+        with contextlib.suppress(OSError), open(path, encoding='utf-8') as f:
+            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(os.path.dirname(path))
 
 
 @torch.no_grad()

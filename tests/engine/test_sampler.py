@@ -256,6 +256,18 @@ def test_folder_that_cannot_be_written(serve, engine, folder):
         begun(engine(serve(), folder=folder))
 
 
+def test_folders_of_killed_runs_are_removed_and_those_of_others_are_not(serve, engine, tmp_path):
+    killed, foreign = tmp_path / 'ding_grpo_killed', tmp_path / 'ding_grpo_of_mine'
+    for folder in (killed, foreign):
+        folder.mkdir()
+        (folder / 'weights').write_text('x')
+    (killed / 'owner').write_text('')
+    other = begun(engine(serve()))
+    assert not killed.exists() and (foreign / 'weights').exists()
+    begun(engine(serve()))
+    assert rows_of(other.sample(request()))  # its folder is there
+
+
 def test_nothing_is_left_and_it_opens_again(serve, engine, tmp_path):
     sampler = begun(engine(serve()))
     first = rows_of(sampler.sample(request()))
