@@ -33,6 +33,7 @@ class VllmSampler(Sampler):
         check_sampling(cfg)
         self.transfer = Adapters(model) if model.has_adapters else WholeModel(model)
         self.model, self.pool = model, ServerPool(EngineOptions.of(cfg.collect.engine), self.transfer)
+        self._bounds: Optional[Bounds] = None
 
     @property
     def exact(self) -> bool:
@@ -41,11 +42,10 @@ class VllmSampler(Sampler):
     @property
     def bounds(self) -> Optional[Bounds]:
         """Of the gap to the learner's log-probabilities, once any process of the run has compared them."""
-        try:
+        if self._bounds is None and os.path.exists(self._bounds_file):
             with open(self._bounds_file, encoding='utf-8') as f:
-                return Bounds(**json.load(f))
-        except FileNotFoundError:
-            return None
+                self._bounds = Bounds(**json.load(f))
+        return self._bounds
 
     @property
     def _bounds_file(self) -> str:
@@ -116,6 +116,7 @@ class VllmSampler(Sampler):
 
     def close(self) -> None:
         self.pool.close()
+        self._bounds = None
 
     def _arguments(self, folder: str, port: int) -> List[str]:
         """Of a server that the run starts, of a model in a folder."""

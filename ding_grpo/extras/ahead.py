@@ -80,7 +80,8 @@ class AheadGroups(PlayedGroups):
         return sampled
 
     def state_dict(self, waits: bool = True) -> Dict[str, Any]:
-        """``waits``: also of what is being sampled, if it would not be the same when sampled again."""
+        """``waits``: also of what was sampled ahead. It waits for what is being sampled, which a resumed run would
+        sample with other weights; with an engine, whose runs are not repeated exactly, it does not."""
         if waits:
             self._receive(None if self._repeats else 0)
         ahead = dict(ahead=[found.state_dict() for found in self._found]) if waits and self._found else {}
