@@ -8,7 +8,7 @@ import sys
 import threading
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
-from ding_common import ConfigError
+from ding_common import ConfigError, describe
 
 from .body import Asked, Refused, chunks
 from .episode import GRACE, OVER, Episode, task_of_episode
@@ -57,6 +57,7 @@ class Endpoint:
                 Endpoint._shared = None
         if not self.dead:
             asyncio.run_coroutine_threadsafe(self._end(), self.loop).result(3 * GRACE)
+            self._over = True
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(GRACE)
             self.loop.close()
@@ -65,15 +66,25 @@ class Endpoint:
         for name in QUIET:
             logging.getLogger(name).setLevel(logging.WARNING)
         self._pid, self._users, self.dead, self.temperature = os.getpid(), 0, False, 1.0
+        self._over = False  # whether the loop may stop
         self._episodes: Dict[str, Episode] = {}
         self._idle: Dict[Any, str] = {}  # connections without a request, and the row that each has served last
         self.loop = asyncio.new_event_loop()
         self.loop.set_task_factory(task_of_episode)
         self._threads = Threads()
         self.loop.set_default_executor(self._threads)
-        self._thread = threading.Thread(target=self.loop.run_forever, name='agents', daemon=True)
+        self._thread = threading.Thread(target=self._serve, name='agents', daemon=True)
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._begin(), self.loop).result(6 * GRACE)
+
+    def _serve(self) -> None:
+        """Run the event loop, also after ``SystemExit`` in a task or a callback of an agent, with which it stops."""
+        while not self._over:
+            try:
+                self.loop.run_forever()
+            except (SystemExit, KeyboardInterrupt) as error:
+                if not any([episode.exits(error) for episode in list(self._episodes.values())]):
+                    logging.warning(f'a callback of an agent raised {describe(error)}: no row is dropped')
 
     async def _begin(self) -> None:
         app = web.Application(client_max_size=MOST_BYTES)

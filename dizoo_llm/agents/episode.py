@@ -62,21 +62,25 @@ class Episode:
         self._events: 'queue.SimpleQueue[Union[Request, Returned]]' = queue.SimpleQueue()
         self._left, self._seconds, self._since = seconds, seconds, time.monotonic()
         self._waiting: Set[asyncio.Future] = set()
+        self._own: Set[asyncio.Task] = set()  # tasks that the agent has begun
+        self._exit: Optional[BaseException] = None  # what one of them raised
         self.ended: Optional[Returned] = None
         self._over = False  # whether further requests are refused
         endpoint.open(self)
         self._task = asyncio.run_coroutine_threadsafe(self._run(run, problem), endpoint.loop)
 
     async def _run(self, run: Callable[..., Awaitable], problem: Any) -> None:
-        value, failed, own = None, None, set()
-        _TASKS.set(own)
+        value, failed, self._main = None, None, asyncio.current_task()
+        _TASKS.set(self._own)
         try:
             value = await run(problem, Direct(self) if self._direct else self._endpoint.client(self.key))
         except asyncio.CancelledError:
             failed = 'the agent was cancelled'
         except BaseException as error:  # an agent may raise anything
             failed = f'the agent raised {describe(error)}'
-        for task in own:
+        if self._exit is not None:
+            failed = f'a task of the agent raised {describe(self._exit)}'
+        for task in self._own:
             task.cancel()
         self._close()
         self._events.put(Returned(value, failed, time.monotonic()))
@@ -134,6 +138,14 @@ class Episode:
         self._over = True
         self._task.cancel()
         self._close()
+
+    def exits(self, error: BaseException) -> bool:
+        """End the agent if a task that it has begun raised this, which would end its program."""
+        if not any(task.done() and not task.cancelled() and task.exception() is error for task in self._own):
+            return False
+        self._exit, self._over = error, True
+        self._main.cancel()
+        return True
 
     def _close(self) -> None:
         self._over = True
