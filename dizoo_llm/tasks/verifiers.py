@@ -121,11 +121,10 @@ def _environment(id: str, config: Dict[str, Any]) -> Tuple[Any, str]:
 
 
 def _here(given: Any, agent: Any, harness: str) -> Any:
-    """What a config says about an agent, with a process of this machine and a harness that executes nothing where
-    neither the config nor the environment chooses."""
+    """What a copy of a config says about an agent, with a process of this machine and a harness that executes nothing
+    where neither the config nor the environment chooses."""
     if not isinstance(given, dict):
         return given
-    given = dict(given)
     if 'runtime' not in agent.model_fields_set:
         given.setdefault('runtime', dict(type='subprocess'))
     if agent.harness is None and harness == 'bash':
@@ -136,7 +135,7 @@ def _here(given: Any, agent: Any, harness: str) -> Any:
 def _tasks(taskset: Any, size: Optional[int]) -> List[Any]:
     if size is None and not taskset.bounded:
         raise ConfigError('env.task.size = None: the taskset is infinite. Set the number of problems.')
-    found = list(taskset if size is None else taskset.take(size))
+    found = list(taskset if size is None else taskset)
     if not found:
         raise ConfigError(f'env.task.id = {taskset.config.id!r}: the taskset is empty.')
     return found

@@ -1,5 +1,6 @@
 """Environments of ``verifiers``, whose model is the policy. They run where both fit: docs/tutorials/own_agent.md."""
 import asyncio
+import copy
 import os
 import shutil
 from types import SimpleNamespace
@@ -8,7 +9,9 @@ import pytest
 
 from ding_common import ConfigError
 from dizoo_llm.agents import AgentEnv
+from dizoo_llm.agents.endpoint import Endpoint
 from dizoo_llm.tasks import create_task
+from dizoo_llm.tasks.verifiers import _weights
 
 from tests.dizoo_llm.agents.episodes import play, read, turn
 
@@ -95,6 +98,64 @@ def test_an_episode_that_ends_leaves_the_servers_of_others(env_of):
     for env in rows:
         *_, last = [env.step(turn(env, text)) for text in 'aba']
         assert last[1] == 1.0, last[4]['failed']
+
+
+def test_servers_of_an_episode_are_its_own(env_of):
+    """The address of the model is that of a row, and an environment starts servers for one address."""
+    env, used = env_of('vf-answer'), []
+    shared = env.task._env
+    run_episode = type(shared).run_episode
+
+    async def recorded(self, *args, **options):
+        used.append((self, self._interception))
+        return await run_episode(self, *args, **options)
+
+    shared.__class__ = type('Recorded', (type(shared), ), dict(run_episode=recorded))
+    for index in range(2):
+        play(env, 'a', index=index)
+    (first, one), (second, other) = used
+    assert len({id(each) for each in (shared, first, second)}) == 3
+    assert one is not None and other is not None and one is not other and shared._interception is None
+
+
+def test_no_key_of_the_user_is_sent(env_of, monkeypatch):
+    """The default of verifiers is a variable that holds a real key, if there is one."""
+    given, post = [], Endpoint._post
+
+    async def recorded(self, request):
+        given.append(dict(request.headers))
+        return await post(self, request)
+
+    monkeypatch.setenv('PRIME_API_KEY', 'secret')
+    monkeypatch.setenv('OPENAI_API_KEY', 'secret')
+    monkeypatch.setattr(Endpoint, '_post', recorded)
+    *_, info = play(env_of('vf-answer'), '0')[1]
+    assert info['failed'] is None and given and 'secret' not in str(given)
+
+
+def test_an_error_of_the_episode_itself_is_its_reason():
+    task = task_of('vf-answer')
+
+    async def run_episode(*args):
+        return SimpleNamespace(ok=False, errors=[SimpleNamespace(type='Lost', message='no server')], traces=[])
+
+    task._env.run_episode = run_episode
+    with pytest.raises(RuntimeError, match='Lost: no server'):
+        asyncio.run(task._rollout(dict(number=0), SimpleNamespace(base_url='http://127.0.0.1:1/v1')))
+
+
+def test_judges_are_parts_with_their_weights():
+    judge = SimpleNamespace(reward_name='polite', config=SimpleNamespace(weight=0.5))
+    task = SimpleNamespace(hooks=lambda kind: [], plugged_judges=lambda: [judge])
+    assert _weights(task) == dict(polite=0.5)
+
+
+def test_a_config_is_not_changed():
+    config = dict(taskset=dict(problems=3), agent=dict(max_turns=2))
+    before = copy.deepcopy(config)
+    for _ in range(2):
+        task_of('vf-answer', config=config, eval_taskset=dict(first=7))
+        assert config == before
 
 
 @pytest.mark.parametrize('names, found', [('agent other', 1.0), ('other agent', 1.0), ('other', 0), ('agent agent', 2)])
