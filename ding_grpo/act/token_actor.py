@@ -183,7 +183,7 @@ class TokenActor(Actor):
         kept = output['kept']
         return dict(
             prompt=output['prompt'],
-            action=output['action'][:taken],
+            action=output.get('tokens', output['action'])[:taken],
             logp=output['logp'][:taken],
             kept=kept.first(taken) if isinstance(kept, KeptSets) else None if kept is None else kept[:taken],
             reward=reward,
@@ -326,6 +326,10 @@ class TokenActor(Actor):
                 logp=logp[line, :n],
                 kept=kept[line].first(n) if isinstance(kept, list) else None if kept is None else kept[line, :n],
             )
+            if getattr(spec, 'reads_logp', False):
+                own = output[env_id]
+                columns = [own['action'].numpy(), own['logp'].double().numpy()]
+                own.update(tokens=own['action'], action=np.rec.fromarrays(columns, names='token,logp'))
         for i, counts in zip(obs, [] if early_stop is None else early_stop.counted(rollout.length)):
             output[i]['dropped'] = not counts
         return output

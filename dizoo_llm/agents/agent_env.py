@@ -26,6 +26,7 @@ class AgentEnv(TokenEnv):
 
     together = True
     trajectories = True
+    reads_logp = True
 
     def __init__(
             self,
@@ -84,9 +85,13 @@ class AgentEnv(TokenEnv):
         self._await()
         return self._observe(), dict(index=index)
 
-    def begin_step(self, action: Union[int, Sequence[int]]) -> None:
-        """Give the answer to the agent, whose next request ``step`` then waits for."""
-        tokens = np.atleast_1d(np.asarray(action)).astype(np.int64).tolist()
+    def begin_step(self, action: Union[int, Sequence[int], np.ndarray]) -> None:
+        """Give the answer to the agent, whose next request ``step`` then waits for. Without log-probabilities, a
+        request for them fails."""
+        given, logp = np.atleast_1d(np.asarray(action)), None
+        if given.dtype.names is not None:
+            given, logp = given['token'], given['logp'].tolist()
+        tokens = given.astype(np.int64).tolist()
         if not tokens or min(tokens) < 0 or max(tokens) >= self.action_space.n:
             raise ValueError(f'action {action}: must be one or more token ids in [0, {self.action_space.n})')
         if self._trajectory is None:  # the agent has ended without a request
@@ -97,7 +102,7 @@ class AgentEnv(TokenEnv):
         stop = Stop(self.tokenizer, self.eos_token_ids, asked.stop)
         tokens = tokens[:stop.first([], tokens)]
         cut = not stop.ends(tokens)
-        choice = self._conversations.answered(asked, trajectory, tokens, cut, self._requests)
+        choice = self._conversations.answered(asked, trajectory, tokens, cut, self._requests, logp)
         self._choices.append(choice)
         self._cut |= cut
         self.own_length += len(tokens)

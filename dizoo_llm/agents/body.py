@@ -1,6 +1,7 @@
 """Bodies of OpenAI's requests and answers. Forms: https://platform.openai.com/docs/api-reference"""
 import json
 import time
+from itertools import accumulate
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from ding_common import nearest
@@ -14,8 +15,6 @@ NEUTRAL = dict(
     top_p=(1, ),
     presence_penalty=(0, ),
     frequency_penalty=(0, ),
-    logprobs=(False, ),
-    top_logprobs=(0, ),
     logit_bias=({}, ),
     seed=(),
     tool_choice=('auto', ),
@@ -26,7 +25,10 @@ NEUTRAL = dict(
     best_of=(1, ),
     suffix=(),
 )
-READ = ('model', 'messages', 'prompt', 'tools', 'n', 'stop', 'max_tokens', 'max_completion_tokens', 'temperature')
+READ = (
+    'model', 'messages', 'prompt', 'tools', 'n', 'stop', 'max_tokens', 'max_completion_tokens', 'temperature',
+    'logprobs', 'top_logprobs'
+)
 UNREAD = ('stream', 'stream_options', 'user', 'metadata', 'store', 'parallel_tool_calls')
 KEPT = ('role', 'content', 'name', 'tool_calls', 'tool_call_id')  # of a message
 
@@ -52,6 +54,7 @@ class Asked(NamedTuple):
     stop: List[str]
     most: Optional[int]  # tokens
     streams: bool
+    logprobs: bool
 
     @classmethod
     def of(cls, body: Any, is_chat: bool, temperature: float) -> 'Asked':
@@ -84,7 +87,8 @@ class Asked(NamedTuple):
             _check('tools', tools, named, "a list of functions, {'type': 'function', 'function': {'name': ...}}")
         else:
             _check('prompt', prompt, isinstance(prompt, str) or _are_ids(prompt), 'text, or a list of token ids')
-        return cls(messages, prompt, tools if is_chat else [], choices, stop, most, bool(given.get('stream', False)))
+        streams, logprobs = bool(given.get('stream', False)), _asks_logprobs(given, is_chat)
+        return cls(messages, prompt, tools if is_chat else [], choices, stop, most, streams, logprobs)
 
 
 def messages_of(messages: Any) -> List[Message]:
@@ -132,6 +136,18 @@ def _check(key: str, value: Any, holds: bool, allowed: str) -> None:
         raise Refused(f'{key} = {value!r:.80}: must be {allowed}', key.partition('[')[0])
 
 
+def _asks_logprobs(given: Dict[str, Any], is_chat: bool) -> bool:
+    """Whether a request asks for log-probabilities. Completions of the older form ask for a number of alternatives."""
+    value, others = given.get('logprobs', False), given.get('top_logprobs', 0)
+    only = 'only that of the sampled token is known'
+    _check('top_logprobs', others, others == 0, f'0, since {only}')
+    if is_chat or value is False:
+        _check('logprobs', value, isinstance(value, bool), 'true or false')
+        return value
+    _check('logprobs', value, value == 0, f'0, the number of alternatives, since {only}')
+    return True
+
+
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
@@ -145,6 +161,12 @@ def _are_ids(prompt: Any) -> bool:
     return isinstance(prompt, list) and len(prompt) > 0 and all(type(token) is int and token >= 0 for token in prompt)
 
 
+class Scored(NamedTuple):
+    """A sampled token: what it adds to the text, and its log-probability."""
+    token: str
+    logprob: float
+
+
 class Choice(NamedTuple):
     """One completion of a request."""
     text: str
@@ -152,6 +174,7 @@ class Choice(NamedTuple):
     tokens: int
     content: str = ''  # of a chat's message, what is not a call
     calls: Tuple[Call, ...] = ()
+    scored: Optional[List[Scored]] = None  # tokens; None if the request does not ask for their log-probabilities
 
     @property
     def reason(self) -> str:
@@ -173,7 +196,8 @@ def answer(asked: Asked, number: int, prompt_tokens: int, choices: List[Choice])
     found = []
     for i, choice in enumerate(choices):
         own = dict(message=choice.message()) if is_chat else dict(text=choice.text)
-        found.append(dict(own, index=i, finish_reason=choice.reason, logprobs=None))
+        logprobs = None if choice.scored is None else _logprobs(choice, is_chat)
+        found.append(dict(own, index=i, finish_reason=choice.reason, logprobs=logprobs))
     return dict(
         id=f"{'chatcmpl' if is_chat else 'cmpl'}-{number}",
         object='chat.completion' if is_chat else 'text_completion',
@@ -181,6 +205,18 @@ def answer(asked: Asked, number: int, prompt_tokens: int, choices: List[Choice])
         model='policy',
         choices=found,
         usage=dict(prompt_tokens=prompt_tokens, completion_tokens=written, total_tokens=prompt_tokens + written),
+    )
+
+
+def _logprobs(choice: Choice, is_chat: bool) -> Dict[str, Any]:
+    """All tokens that were sampled: also those of a stop string, of calls, and the end of the sequence."""
+    if is_chat:
+        known = [(each, list(each.token.encode(errors='replace'))) for each in choice.scored]
+        return dict(content=[dict(each._asdict(), bytes=found, top_logprobs=[]) for each, found in known], refusal=None)
+    texts = [each.token for each in choice.scored]
+    offsets = [0, *accumulate(map(len, texts))][:-1]
+    return dict(
+        tokens=texts, token_logprobs=[each.logprob for each in choice.scored], text_offset=offsets, top_logprobs=None
     )
 
 

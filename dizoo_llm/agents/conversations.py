@@ -7,8 +7,10 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from ding_common import ConfigError, TaskError, describe
 from dizoo_llm.text.encoder import Encoder
 
-from .body import Asked, Choice, Message, Refused, messages_of
+from .body import Asked, Choice, Message, Refused, Scored, messages_of
 from .tool_calls import calls_of
+
+MOST_OF_CHARACTER = 4  # tokens
 
 
 class Trajectory:
@@ -51,9 +53,23 @@ class Conversations:
         self.trajectories[-1].prompt_length = trajectory.prompt_length  # what follows has the room that it had there
         return self.trajectories[-1]
 
-    def answered(self, asked: Asked, trajectory: Trajectory, tokens: List[int], cut: bool, number: int) -> Choice:
-        """Append a turn of the policy; ``number`` is that of the request in its episode."""
+    def answered(
+            self,
+            asked: Asked,
+            trajectory: Trajectory,
+            tokens: List[int],
+            cut: bool,
+            number: int,
+            logp: Optional[Sequence[float]] = None
+    ) -> Choice:
+        """Append a turn of the policy; ``number`` is that of the request in its episode, and ``logp`` begins with the
+        log-probabilities of the tokens."""
         encoder, before = self._encoder, trajectory.ids
+        scored = None
+        if asked.logprobs:
+            if logp is None:
+                raise ValueError('logprobs: the action came without log-probabilities')
+            scored = list(map(Scored, self._pieces(tokens, before), logp))
         ended = tokens[-1] in encoder.end_ids
         text = encoder.decode(tokens[:-1] if ended else tokens, before)
         trajectory.ids, trajectory.turn = [*before, *tokens], list(tokens)
@@ -62,13 +78,27 @@ class Conversations:
         if asked.messages is None:
             prompt = asked.prompt
             trajectory.record = prompt + shown if isinstance(prompt, str) else list(trajectory.ids)
-            return Choice(shown, cut, len(tokens))
+            return Choice(shown, cut, len(tokens), scored=scored)
         template = encoder.tokenizer.chat_template
         content, calls = calls_of(shown, template, number, asked.tools) if asked.tools else (shown, ())
-        choice = Choice(shown, cut, len(tokens), content, calls)
+        choice = Choice(shown, cut, len(tokens), content, calls, scored)
         trajectory.begun = asked.messages
         trajectory.record = [*asked.messages, *messages_of([choice.message()])]
         return choice
+
+    def _pieces(self, tokens: List[int], before: List[int]) -> List[str]:
+        """What each token adds to the text. The last of several tokens of a character adds it."""
+        pieces, begun = [], 0
+        for i in range(1, len(tokens) + 1):
+            last = max(begun - 1, 0)
+            known, text = (
+                self._encoder.decode(tokens[last:end], tokens[last - 1:last] or before) for end in (begun, i)
+            )
+            text = text[len(known):]
+            whole = not text.endswith('\ufffd') or i - begun == MOST_OF_CHARACTER or i == len(tokens)
+            pieces.append(text if whole else '')
+            begun = i if whole else begun
+        return pieces
 
     def _chat(self, asked: Asked) -> Tuple[Trajectory, Any]:
         if self._encoder.tokenizer.chat_template is None:

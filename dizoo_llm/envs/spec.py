@@ -23,6 +23,7 @@ class TokenSpec(NamedTuple):
     return_part: Optional[str] = None  # the part that evaluation reports; None: the reward
     demonstrations: Optional[Demonstrations] = None  # of the training problems; None in evaluation
     trajectories: bool = False  # whether an episode may have several texts
+    reads_logp: bool = False  # whether an action is an array of records ``token``, ``logp``, in place of token ids
 
     @property
     def max_own_tokens(self) -> int:

@@ -37,6 +37,7 @@ class TokenEnv(gymnasium.Env):
     render_mode = 'ansi'
     together = False  # whether resets and steps begin before the first one waits, see ``TogetherManager``
     trajectories = False  # whether an episode may have several texts
+    reads_logp = False  # whether actions come with the log-probabilities of their tokens
 
     def __init__(
             self,
@@ -123,7 +124,8 @@ class TokenEnv(gymnasium.Env):
         return TokenSpec(
             self.tokenizer, self.eos_token_ids, int(self.action_space.n), self.max_prompt_length, self.max_new_tokens,
             self.weights, self.max_turns, self.max_tokens, self._stop.ends if self._stop.strings else None,
-            self.scoring.return_part, None if self.evaluation else Demonstrations(self), self.trajectories
+            self.scoring.return_part, None if self.evaluation else Demonstrations(self), self.trajectories,
+            self.reads_logp
         )
 
     def reset(self, *, seed: Optional[int] = None, options: Optional[Dict] = None) -> Tuple[np.ndarray, Dict]:

@@ -4,6 +4,7 @@ from contextlib import ExitStack, closing
 from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 import gymnasium
+import numpy as np
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -77,6 +78,21 @@ def episodes(model: PreTrainedModel,
             known = [obs[obs >= 0].tolist() for _, obs in running]
             room = min(env.max_new_tokens, max(len(obs) - len(ids) for (_, obs), ids in zip(running, known)))
             turns = plain_generate(model, known, room, env.eos_token_ids, len(env.tokenizer), temperature)
+            if env.reads_logp:
+                turns = [_with_logp(model, *row, temperature, len(env.tokenizer)) for row in zip(known, turns)]
             steps = [(each, *each.step(turn)) for (each, _), turn in zip(running, turns)]
             yield from ((each, info) for each, _, _, terminated, truncated, info in steps if terminated or truncated)
             running = [(each, obs) for each, obs, _, terminated, truncated, _ in steps if not (terminated or truncated)]
+
+
+@torch.no_grad()
+def _with_logp(
+        model: PreTrainedModel, prompt: List[int], turn: List[int], temperature: float, vocab_size: int
+) -> np.ndarray:
+    """The tokens of a turn, with their log-probabilities under the distribution from which they came; greedily 0."""
+    logp = np.zeros(len(turn))
+    if temperature > 0:
+        logits = model(torch.tensor([prompt + turn], device=model.device)).logits[0, len(prompt) - 1:-1, :vocab_size]
+        found = (logits.float() / temperature).log_softmax(-1)  # (S, V)
+        logp = found[range(len(turn)), turn].cpu().numpy()
+    return np.rec.fromarrays([np.array(turn), logp], names='token,logp')

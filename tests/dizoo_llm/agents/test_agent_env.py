@@ -127,7 +127,7 @@ def test_limits_of_a_request(env_of):
 WRONG = [
     (dict(temperature=0.5), 400, 'temperature = 0.5: must be 1'),
     (dict(top_p=0.9), 400, 'top_p = 0.9: must be 1'),
-    (dict(logprobs=True), 400, 'logprobs = True: must be False'),
+    (dict(logprobs=True, top_logprobs=2), 400, 'top_logprobs = 2: must be 0'),
     (dict(seed=3), 400, 'seed = 3: must be left out'),
     (dict(n=0), 400, 'n = 0: must be an integer from 1 to 64'),
     (dict(extra_body=dict(min_p=0.1)), 400, 'min_p: unknown'),
