@@ -148,14 +148,12 @@ def cases(call: Callable[..., str]) -> Dict[str, List[str]]:
 
 # Cases in which the sides differ, and why.
 KNOWN = {
-    'arguments that are no object': 'TRL calls the function, which fails; here it is text and ends the episode',
-    'arguments in a text': 'the same',
     'parameters': 'TRL leaves this key in the message besides arguments; the rewards are equal',
-    'a call and one that is not JSON': 'with tags TRL executes the first one; here both are text',
-    'a call without its end': 'TRL leaves white space around a text that it cannot read',
     'thoughts without their end': 'TRL leaves the end-of-sequence token in reasoning_content; the rewards are equal',
     'a call in thoughts without their end': 'the same',
-    'thoughts that began in the prompt': 'TRL takes them for content where the template does not begin them',
+    'thoughts that began in the prompt': (
+        'the template does not begin thoughts, so TRL takes them for content; here what ends in `</think>` is a thought'
+    ),
 }
 MOST = 4  # answers with calls that are executed
 

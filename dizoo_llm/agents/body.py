@@ -55,6 +55,7 @@ class Asked(NamedTuple):
     most: Optional[int]  # tokens
     streams: bool
     logprobs: bool
+    any_arguments: bool = False  # whether calls may have arguments that are not an object
 
     @classmethod
     def of(cls, body: Any, is_chat: bool, temperature: float) -> 'Asked':

@@ -80,7 +80,9 @@ class Conversations:
             trajectory.record = prompt + shown if isinstance(prompt, str) else list(trajectory.ids)
             return Choice(shown, cut, len(tokens), scored=scored)
         template = encoder.tokenizer.chat_template
-        content, calls = calls_of(shown, template, number, asked.tools) if asked.tools else (shown, ())
+        content, calls = shown, ()
+        if asked.tools:
+            content, calls = calls_of(shown, template, number, asked.tools, asked.any_arguments)
         choice = Choice(shown, cut, len(tokens), content, calls, scored)
         trajectory.begun = asked.messages
         trajectory.record = [*asked.messages, *messages_of([choice.message()])]

@@ -167,7 +167,8 @@ class Direct:
     async def chat(self, messages: List[Message], tools: Sequence[Dict[str, Any]] = ()) -> Optional[Message]:
         """The answer to messages, as a message. None if a limit leaves no room for it after an earlier answer."""
         try:
-            body = await self._episode.ask(Asked.of(dict(messages=messages, tools=list(tools)), True, 1.0))
+            asked = Asked.of(dict(messages=messages, tools=list(tools)), True, 1.0)
+            body = await self._episode.ask(asked._replace(any_arguments=True))
         except Refused as error:
             if error.code is None or not self._answered:
                 raise

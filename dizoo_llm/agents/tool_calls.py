@@ -3,10 +3,13 @@ import json
 import math
 import re
 from decimal import Decimal
+from functools import partial
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 # White space around a value is stripped afterwards: in a pattern, a run of it without an end takes its third power.
 _TAGGED = re.compile(r'<tool_call>(.*?)</tool_call>', re.DOTALL)
+# The end of the last one may be missing if its function has ended, as TRL and vLLM read it.
+_TAGGED_FUNCTION = re.compile(r'<tool_call>(.*?)(?:</tool_call>|(?<=</function>)\s*\Z)', re.DOTALL)
 _PYTHON_TAG = '<|python_tag|>'
 _FUNCTION = re.compile(r'<function=([^\n>]+)>(.*?)(?:</function>)?', re.DOTALL)
 _PARAMETER = re.compile(r'<parameter=([^\n>]+)>(.*?)</parameter>', re.DOTALL)
@@ -25,29 +28,39 @@ class Call(NamedTuple):
     """A call that a model wrote."""
     id: str
     name: str
-    arguments: Dict[str, Any]
+    arguments: Any  # an object, unless others are asked for
 
 
-def calls_of(text: str, template: Optional[str], number: int,
-             tools: Sequence[Dict[str, Any]] = ()) -> Tuple[str, Tuple[Call, ...]]:
+def calls_of(
+        text: str,
+        template: Optional[str],
+        number: int,
+        tools: Sequence[Dict[str, Any]] = (),
+        any_arguments: bool = False
+) -> Tuple[str, Tuple[Call, ...]]:
     """
     Overview:
         The text without its calls, and the calls. Templates of Hermes and Qwen, and those without a form of their \
         own, have ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, several in a turn; Qwen 3.5 has \
         ``<function=name>`` with ``<parameter=key>`` in these tags; Llama 3 writes one object with ``parameters`` and \
-        nothing else. A call that is malformed stays text, with all others of its turn. Calls in thoughts are text.
+        nothing else. A call that is malformed stays text, with all others of its turn, in the form of Qwen 3.5 alone. \
+        Calls in thoughts are text.
     Arguments:
         - template (:obj:`Optional[str]`): The chat template.
         - number (:obj:`int`): Of the request in its episode, for the names of the calls.
         - tools (:obj:`Sequence[Dict]`): Their schemas. A text whose parameter has another type is read as that type.
+        - any_arguments (:obj:`bool`): Whether JSON arguments that are not an object make a call too.
     """
-    thoughts, said, parse = '', text, _of_json
+    thoughts, said, parse = '', text, partial(_of_json, any_arguments=any_arguments)
     if template is not None and _PYTHON_TAG in template and '<tool_call>' not in template:
         bodies, rest = [text.strip().removeprefix(_PYTHON_TAG)], ''
     else:
         thoughts, said = _after_thoughts(text)
         bodies, rest = _TAGGED.findall(said), _TAGGED.sub('', said)
-        parse = _of_tags if template is not None and '<function=' in template else parse
+        if template is not None and '<function=' in template:
+            parse = _of_tags
+            bodies = [body for body in _TAGGED_FUNCTION.findall(said) if _of_tags(body.strip()) is not None]
+            rest = _TAGGED_FUNCTION.sub(lambda call: call[0] if _of_tags(call[1].strip()) is None else '', said)
     found = [parse(body.strip()) for body in bodies]
     if not found or None in found:
         return text, ()
@@ -63,7 +76,7 @@ def _after_thoughts(text: str) -> Tuple[str, str]:
     return (thoughts + end + said + begin + more, '') if begin else (thoughts + end, said)
 
 
-def _of_json(body: str) -> Optional[Tuple[str, Dict[str, Any]]]:
+def _of_json(body: str, any_arguments: bool) -> Optional[Tuple[str, Any]]:
     try:
         call = json.loads(body)
     except (ValueError, RecursionError):
@@ -72,7 +85,7 @@ def _of_json(body: str) -> Optional[Tuple[str, Dict[str, Any]]]:
         return None
     arguments = call.get('arguments', call.get('parameters'))
     arguments = {} if arguments is None else arguments
-    return (call['name'], arguments) if isinstance(arguments, dict) else None
+    return (call['name'], arguments) if any_arguments or isinstance(arguments, dict) else None
 
 
 def _of_tags(body: str) -> Optional[Tuple[str, Dict[str, Any]]]:
@@ -83,10 +96,10 @@ def _of_tags(body: str) -> Optional[Tuple[str, Dict[str, Any]]]:
     return None if any('<parameter=' in value for value in arguments.values()) else (found[1], arguments)
 
 
-def _typed(arguments: Dict[str, Any], parameters: Any) -> Dict[str, Any]:
+def _typed(arguments: Any, parameters: Any) -> Any:
     """Arguments with texts as the types that the schema of the parameters gives, where they can be read so."""
     known = parameters.get('properties') if isinstance(parameters, dict) else None
-    if not isinstance(known, dict):
+    if not isinstance(known, dict) or not isinstance(arguments, dict):
         return arguments
     return {
         key: _as_typed(value, _types(known.get(key))) if isinstance(value, str) else value

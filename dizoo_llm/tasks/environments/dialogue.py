@@ -1,12 +1,12 @@
 """The dialogue of a model with the tools of an environment, by the rules of TRL's ``GRPOTrainer``."""
 import asyncio
 import json
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .instances import Instance, Outcome, is_async, tools_of
 
 Message = Dict[str, Any]
-Call = Tuple[str, Dict[str, Any]]  # name and arguments
+Call = Tuple[str, Any]  # name and arguments, which the model may write as something else than an object
 
 
 def with_observation(prompt: Any, observation: Any) -> List[Message]:
@@ -54,7 +54,8 @@ def _written(content: str, calls: List[Call]) -> Message:
     if content.lstrip().startswith('<think>'):
         thoughts, content = content, ''
     thoughts = thoughts.strip().removeprefix('<think>').strip()
-    message: Message = dict(role='assistant', content=content.strip())
+    malformed = '<tool_call>' in content and not calls  # TRL leaves such a text as it is
+    message: Message = dict(role='assistant', content=content if malformed else content.strip())
     if thoughts:
         message['reasoning_content'] = thoughts
     if calls:
@@ -75,12 +76,17 @@ async def _results(instance: Instance, calls: List[Call]) -> List[Message]:
                 tools[name](**arguments).close()  # raises for wrong arguments, and has not begun
                 waiting.append((name, arguments))
             else:
-                found.append((name, await instance.call(tools[name], **arguments)))
+                found.append((name, await instance.call(_spread, tool=tools[name], arguments=arguments)))
         except Exception as error:  # for the model to read
             found.append((name, (None, error)))
     outcomes = await asyncio.gather(*(instance.call(tools[name], **arguments) for name, arguments in waiting))
     found += [(name, outcome) for (name, _), outcome in zip(waiting, outcomes)]
     return [dict(role='tool', name=name, content=_content(outcome)) for name, outcome in found]
+
+
+def _spread(tool: Callable, arguments: Any) -> Any:
+    """The result of a tool. Arguments that are not an object raise an error that names it."""
+    return tool(**arguments)
 
 
 def _content(outcome: Outcome) -> Any:

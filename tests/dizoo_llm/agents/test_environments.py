@@ -99,6 +99,10 @@ def test_tools_are_public_methods_of_the_class_and_its_bases(env_of):
         (call('stop'), ["{'error': ''}"]),
         (call('parts'), [[dict(type='text', text='one '), dict(type='text', text='two')]]),
         ('<tool_call>{"name": "none"}</tool_call>', ['None']),
+        ('<tool_call>{"name": "add", "arguments": [1]}</tool_call>',
+         ["{'error': '" + Counter.__module__ + ".Counter.add() argument after ** must be a mapping, not list'}"]),
+        ('<tool_call>{"name": "wait", "arguments": "{}"}</tool_call>',
+         ["{'error': '" + Counter.__module__ + ".Counter.wait() argument after ** must be a mapping, not str'}"]),
     ]
 )  # yapf: disable
 def test_results_of_calls(env_of, text, told):
@@ -118,6 +122,13 @@ def test_the_messages_that_a_reward_function_sees(env_of):
         dict(role='tool', name='add', content='total 3'),
         dict(role='assistant', content='done', reasoning_content='Hm.'),
     ]
+
+
+def test_a_malformed_call_keeps_its_white_space_as_under_trl(env_of):
+    for text, content in ((' \n<tool_call>{"name": "add"} ', None), (' \nno call ', 'no call')):
+        play(env_of(), text)
+        message, = SEEN[-1]['completion']
+        assert message == dict(role='assistant', content=text if content is None else content)
 
 
 def test_a_call_in_thoughts_is_not_executed(env_of):

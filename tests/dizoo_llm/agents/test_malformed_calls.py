@@ -39,6 +39,34 @@ def test_a_parameter_without_its_end_is_no_call_without_it(inner, found):
     assert arguments(tagged(inner), TAGS) == found
 
 
+GOOD, BAD = '<tool_call><function=f></function></tool_call>', '<tool_call>f()</tool_call>'
+
+
+@pytest.mark.parametrize(
+    'text, rest, calls', [
+        (GOOD + BAD, BAD, 1),
+        (f'a {BAD} {GOOD}', f'a {BAD}', 1),
+        (GOOD + GOOD.removesuffix('</tool_call>') + ' \n', '', 2),
+        (f"{GOOD.removesuffix('</tool_call>')} and so on", None, 0),
+        (GOOD.removesuffix('</function></tool_call>'), None, 0),
+        (GOOD.removesuffix('</tool_call>') + GOOD, None, 0),
+    ]
+)
+def test_a_malformed_call_in_tags_leaves_others(text, rest, calls):
+    """And the end of the last call may be missing, as TRL and vLLM read it."""
+    found = calls_of(text, TAGS, 0)
+    assert (found[0], len(found[1])) == (text if rest is None else rest, calls)
+    assert calls_of('<tool_call>{"name": "f"}</tool_call>' + BAD, None, 0)[1] == ()
+
+
+def test_arguments_that_are_not_an_object_make_a_call_only_where_asked():
+    text = '<tool_call>{"name": "f", "arguments": [1]}</tool_call>'
+    tools = [dict(type='function', function=dict(name='f', parameters=dict(properties=dict(a=INTEGER))))]
+    assert calls_of(text, None, 0, tools) == (text, ())
+    (found, ), = (calls_of(text, None, 0, tools, any_arguments=True)[1:])
+    assert found.arguments == [1]
+
+
 @pytest.mark.parametrize('text', ['<tool_call>' + ' ' * 50_000, tagged('<parameter=a>' + ' ' * 50_000)], ids=len)
 @pytest.mark.parametrize('template', [None, TAGS])
 def test_white_space_in_a_call_takes_no_time(text, template):
