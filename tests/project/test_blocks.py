@@ -36,7 +36,7 @@ REWARDS = TEXTS['own_task.md: def correct(completion, answer):  # one']
 TINY = dict(model_type='llama', hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
 # Modules that the pages name.
 MODULES = dict(
-    my_agent=TEXTS['own_agent.md: async def run(problem, client):'],
+    my_agent=TEXTS['own_agent.md: import re'],
     my_counter=TEXTS['own_agent.md: class Counter:'],
     corridor=TEXTS['own_environment.md: import gymnasium'],
     my_face=TEXTS['own_task.md: class Lake:'],

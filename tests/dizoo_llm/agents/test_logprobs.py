@@ -146,7 +146,7 @@ async def records_what_it_reads(problem, client):
         messages = [*messages, reply.choices[0].message, programs.user('go on')]
     reply, = await asyncio.gather(client.completions.create(model='policy', prompt='ab', logprobs=0))
     read.append(reply.choices[0].logprobs.token_logprobs)
-    with open('read.jsonl', 'a') as f:
+    with open('read.jsonl', 'a', encoding='utf-8') as f:
         f.write(json.dumps(dict(read=read)) + '\n')
     return 1.0
 
