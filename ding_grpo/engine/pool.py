@@ -27,7 +27,7 @@ from .transfer import Transfer
 THREADS = 512  # requests at a time
 LONGEST_WAIT = 30.0  # seconds between two attempts
 ATTEMPTS = 6  # of a request that fails in a server which runs
-NAME, OWNER = 'ding_grpo_', 'owner'  # of folders, and of a file in each
+NAME, OWNER = 'ding_grpo_', 'owner.'  # of folders, and of a file in each for each process
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
 
 
@@ -48,7 +48,7 @@ class ServerPool:
         self._seconds = multiprocessing.RawValue('d')  # shared with a fork
         self._pid = os.getpid()
         self._lock: Optional[TextIO] = None  # in a turn
-        self._owner: Optional[TextIO] = None  # locked while the folder is needed
+        self._owner: Optional[TextIO] = None  # locked while this process needs the folder
 
     @property
     def seconds_sending(self) -> float:
@@ -69,8 +69,10 @@ class ServerPool:
         except OSError as error:
             raise ConfigError(f'{KEY}.folder = {options.folder!r}: {error.strerror}.') from error
         remove_abandoned(options.folder)
-        self._owner = open(os.path.join(self.folder, OWNER), 'w', encoding='utf-8')
-        fcntl.flock(self._owner, fcntl.LOCK_SH)
+        name = uuid.uuid4().hex  # locked before it is seen
+        self._owner = open(os.path.join(self.folder, name), 'w', encoding='utf-8')
+        fcntl.flock(self._owner, fcntl.LOCK_EX)
+        os.rename(self._owner.name, os.path.join(self.folder, f'{OWNER}{name}'))
         urls = options.url
         if options.launch is not None:
             model, port = os.path.join(self.folder, 'model'), free_port()
@@ -216,11 +218,20 @@ class ServerPool:
 
 
 def remove_abandoned(folder: str) -> None:
-    """Remove folders of runs that were killed: nobody has a lock on their owner's file."""
-    for path in glob.glob(os.path.join(glob.escape(folder), f'{NAME}*', OWNER)):
-        with contextlib.suppress(OSError), open(path, encoding='utf-8') as f:
+    """Remove folders of runs that were killed: they have owners, none of which has its lock any more."""
+    for path in glob.glob(os.path.join(glob.escape(folder), f'{NAME}*')):
+        owners = glob.glob(os.path.join(glob.escape(path), f'{OWNER}*'))
+        if owners and not any(map(_is_locked, owners)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_locked(path: str) -> bool:
+    try:
+        with open(path, encoding='utf-8') as f:
             fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(os.path.dirname(path))
+        return False
+    except OSError:
+        return True
 
 
 @torch.no_grad()

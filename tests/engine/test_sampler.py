@@ -261,7 +261,7 @@ def test_folders_of_killed_runs_are_removed_and_those_of_others_are_not(serve, e
     for folder in (killed, foreign):
         folder.mkdir()
         (folder / 'weights').write_text('x')
-    (killed / 'owner').write_text('')
+    (killed / 'owner.1').write_text('')
     other = begun(engine(serve()))
     assert not killed.exists() and (foreign / 'weights').exists()
     begun(engine(serve()))
