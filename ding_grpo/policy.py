@@ -287,12 +287,13 @@ class GRPOPolicy(Policy):
                 all of them, one whole episode after the other.
         Returns:
             - samples (:obj:`List[Dict]`): One sample, see ``fold_group``, with two more keys: ``equal``, see \
-                ``Advantage.equal``, and ``sampled_after``, the number of optimizer steps before sampling.
+                ``Advantage.equal``, and ``sampled_after``, the number of optimizer steps before sampling, unless \
+                each token has one.
         """
         episodes = whole_episodes(transitions) if isinstance(transitions[0], dict) else transitions
         sample = fold_group(episodes, self._cfg.collect.shared_start)
         equal = self._advantage.equal(Batch.of([sample]))
-        return [dict(sample, equal=equal, sampled_after=self.age[1])]
+        return [{'sampled_after': self.age[1], **sample, 'equal': equal}]
 
     def advantages(self, samples: List[Dict[str, Any]]) -> List[Optional[torch.Tensor]]:
         """The advantages (G, ) of each group's rows, or their means over steps, for the collector's table. None with a

@@ -24,12 +24,22 @@ class RowRequest(NamedTuple):
     early_stop: Optional[EarlyStop] = None  # ends rows that do not count; None: all count
 
 
+class Newest(Protocol):
+    """The weights of a process that learns meanwhile, for one that samples."""
+    steps: int  # number of optimizer steps before the weights that the model has here
+    has_newer: bool
+
+    def take(self) -> None:
+        """Take the newest weights."""
+
+
 class Sampler(Protocol):
     """
     Turns prompts into rows, with the weights that it has loaded last. The tokens and log-probabilities that it returns
     are learned from: it must sample from the distribution of its ``Sampling``, and report its log-probabilities.
     """
     exact: bool = True  # whether the learner computes the same log-probabilities, up to rounding in float32
+    newest: Optional[Newest] = None  # weights to take while rows are sampled, see ``policy.collect.in_flight``
 
     def bind(self, spec: NamedTuple, sampling: Sampling) -> None:
         """Receive the environment's ``token_spec``, by which completions end, and the distribution to sample from."""

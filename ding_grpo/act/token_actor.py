@@ -1,7 +1,7 @@
 """How GRPO acts and learns with a causal language model: an action is a whole completion."""
 import os
 from contextlib import nullcontext
-from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import click
 import numpy as np
@@ -180,12 +180,12 @@ class TokenActor(Actor):
         taken = timestep.info['taken']
         reward = torch.zeros(taken)
         reward[-1] = np.asarray(timestep.reward).item()
-        kept = output['kept']
         return dict(
             prompt=output['prompt'],
             action=output.get('tokens', output['action'])[:taken],
             logp=output['logp'][:taken],
-            kept=kept.first(taken) if isinstance(kept, KeptSets) else None if kept is None else kept[:taken],
+            kept=_first(output['kept'], taken),
+            sampled_after=_first(output.get('sampled_after'), taken),
             reward=reward,
             turn=timestep.info.get('turn', 0),
             trajectory=timestep.info.get('trajectory'),
@@ -314,7 +314,7 @@ class TokenActor(Actor):
         places = {(line, forced[i][0]): forced[i][1] for line, i in enumerate(obs) if i in forced}
         self.prepare()
         rollout = self.sampler.sample(RowRequest(list(obs), stripped, row_keys, uniform, limit, places, early_stop))
-        action, logp, kept = rollout.action.cpu(), rollout.logp.cpu(), rollout.kept
+        action, logp, kept, after = rollout.action.cpu(), rollout.logp.cpu(), rollout.kept, rollout.sampled_after
         if isinstance(kept, Tensor):
             kept = kept.cpu()
         check_sampled(logp.isfinite(), self._model, list(obs), row_keys, prompts=stripped)
@@ -324,7 +324,8 @@ class TokenActor(Actor):
                 prompt=stripped[line],
                 action=action[line, :n],
                 logp=logp[line, :n],
-                kept=kept[line].first(n) if isinstance(kept, list) else None if kept is None else kept[line, :n],
+                kept=_first(None if kept is None else kept[line], n),
+                sampled_after=_first(None if after is None else after[line], n),
             )
             if getattr(spec, 'reads_logp', False):
                 own = output[env_id]
@@ -333,6 +334,10 @@ class TokenActor(Actor):
         for i, counts in zip(obs, [] if early_stop is None else early_stop.counted(rollout.length)):
             output[i]['dropped'] = not counts
         return output
+
+
+def _first(of_tokens: Union[Tensor, KeptSets, None], n: int) -> Union[Tensor, KeptSets, None]:
+    return of_tokens.first(n) if isinstance(of_tokens, KeptSets) else None if of_tokens is None else of_tokens[:n]
 
 
 def strip(obs: Any) -> Tensor:

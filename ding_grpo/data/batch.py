@@ -12,7 +12,7 @@ from .micro_batch import cheapest_row, most_parts, share_rows, split_rows
 Obs = Union[Tensor, Dict[str, Tensor]]
 # How the fields of groups become those of a batch: padded to the longest row by a value, joined row by row, or one
 # value for all rows of a group, with a default.
-_PADDED = dict(action=0, logp_old=0, weight=0, turn=-1, reward=0, anchor=-1, kept=-1, kept_width=0)
+_PADDED = dict(action=0, logp_old=0, weight=0, turn=-1, reward=0, anchor=-1, kept=-1, kept_width=0, sampled_after=-1)
 _JOINED = ('length', 'reward_parts', 'obs', 'final_obs', 'kept_words')
 _OF_GROUP = dict(group_id=-1, collect_iter=-1, sampled_after=-1, equal=False, filtered=False)
 
@@ -30,7 +30,9 @@ class Batch:
     row: Tensor  # (B, ), index of the row in its group
     group_id: Tensor  # (B, ), the group's number in its collect; -1 without a collector
     collect_iter: Tensor  # (B, ), number of updates before the collect; -1 without a collector
-    sampled_after: Tensor  # (B, ), number of optimizer steps before the row was sampled; -1 if unknown
+    # (B, ), number of optimizer steps before the row was sampled; -1 if unknown. (B, S), those before each token, where
+    # weights change while rows are sampled
+    sampled_after: Tensor
     reward: Tensor  # (B, S), reward of each step
     reward_parts: Dict[str, Tensor]  # (B, ) each, NaN where a part does not apply
     truncated: Tensor  # (B, ) bool, rows that a limit cut
@@ -74,9 +76,9 @@ class Batch:
             return map_tensors(lambda *parts: torch.cat(parts), *(s[key] for s in samples))
 
         given = samples[0]
-        found = {key: rows(key, value) for key, value in _PADDED.items() if key in given}
+        found = {key: rows(key, value) for key, value in _PADDED.items() if isinstance(given.get(key), Tensor)}
         found.update((key, joined(key)) for key in _JOINED if key in given)
-        found.update((key, each(key, value)) for key, value in _OF_GROUP.items())
+        found.update((key, each(key, value)) for key, value in _OF_GROUP.items() if key not in found)
         if 'kept' in given:  # Where the policy sampled nothing, no id is kept: an empty distribution. Keep one id.
             found['kept'][..., 0] = torch.where(found['weight'] == 0, 0, found['kept'][..., 0])
         return cls(

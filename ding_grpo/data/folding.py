@@ -21,7 +21,7 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
     Fold the G finished episodes of a group into one sample, so that neither a replay buffer nor different lengths
     can separate the group. Its fields are those of ``Batch`` of these names, for G rows; ``prompt`` once for all
     rows, ``baseline`` as a float. On tokens that the environment added between two turns ``weight`` and
-    ``logp_old`` are 0, and ``kept`` is -1.
+    ``logp_old`` are 0, and ``kept`` and ``sampled_after`` are -1.
 
     Each transition, from ``Actor.transition``, has ``action``, ``logp``, ``reward``, ``done`` and, in the last one,
     ``truncated``, ``failed`` and perhaps ``baseline``. For tokens also ``prompt``, the tokens before the action,
@@ -74,8 +74,7 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
         sample['obs'] = _observations([t for episode in episodes for t in episode])
         if 'final_obs' in last[0]:
             sample['final_obs'] = collate([t['final_obs'] for t in last])
-    if 'kept' in rows[0]:
-        sample['kept'] = padded('kept', -1)
+    sample.update((key, padded(key, -1)) for key in ('kept', 'sampled_after') if key in rows[0])
     if 'kept_words' in rows[0]:
         sample['kept_words'], sample['kept_width'] = torch.cat([r['kept_words'] for r in rows]), padded('kept_width')
     return sample
@@ -133,13 +132,14 @@ def _tokens(episode: List[Dict[str, Any]]) -> Dict[str, Tensor]:
             own['kept_words'], own['kept_width'] = step['kept']
         elif step['kept'] is not None:
             own['kept'] = step['kept']
+        if step.get('sampled_after') is not None:
+            own['sampled_after'] = step['sampled_after']
         parts.append(own)
         reply = step['prompt'][:0] if following is None else _reply(step, following)
         if len(reply):  # all zeros but action, turn and kept
             no_token = {key: x.new_zeros(len(reply), *x.shape[1:]) for key, x in own.items() if key != 'kept_words'}
             parts.append(dict(no_token, action=reply, turn=torch.full_like(reply, step['turn'])))
-            if 'kept' in own:
-                parts[-1]['kept'] = no_token['kept'] - 1
+            parts[-1].update((key, no_token[key] - 1) for key in ('kept', 'sampled_after') if key in own)
     return {key: torch.cat([part[key] for part in parts if key in part]) for key in parts[0]}
 
 

@@ -29,23 +29,26 @@ class GapCheck(Observer):
 
     def before(self, update: int, batch: Batch, learned: Batch) -> Dict[str, float]:
         now = self._updater.optimizer_steps
-        known = torch.isin(batch.sampled_after, torch.tensor([now, *self._kept])).nonzero().squeeze(1)
+        known = self._known(batch, now).any(1).nonzero().squeeze(1)
         bounds = self._sampler.bounds
         if len(known) > 0 and bounds is not None:
             rows = batch.take(known[torch.linspace(0, len(known) - 1, min(ROWS, len(known))).long()])
-            gap = Gap.of(self._read(rows, now), rows.logp_old, rows.weight != 0)
+            gap = Gap.of(self._read(rows, now), rows.logp_old, self._known(rows, now))
             if not bounds.hold(gap):
                 self._end(update, gap, bounds)
         self._keep(now)
         return dict(seconds_weights=self._sampler.pool.seconds_sending)
 
+    def _known(self, batch: Batch, now: int) -> Tensor:
+        """The tokens (B, S) that were sampled with weights of which there are copies."""
+        return torch.isin(_by_token(batch), torch.tensor([now, *self._kept])) & (batch.weight != 0)
+
     def _read(self, rows: Batch, now: int) -> Tensor:
-        """Log-probabilities (B, S) under the weights that each row was sampled with."""
+        """Log-probabilities (B, S) under the weights that each known token was sampled with."""
         logp, weights = torch.zeros_like(rows.logp_old), self._sampler.transfer.weights()
-        for steps in rows.sampled_after.unique().tolist():
+        for steps in _by_token(rows)[self._known(rows, now)].unique().tolist():
             with nullcontext() if steps == now else exchanged(weights, self._kept[steps]):
-                of_these = rows.sampled_after == steps
-                logp[of_these] = self._updater.read(rows).cpu()[of_these]
+                logp = torch.where(_by_token(rows) == steps, self._updater.read(rows).cpu(), logp)
         return logp
 
     def _keep(self, now: int) -> None:
@@ -71,3 +74,9 @@ class GapCheck(Observer):
         except PeerError as error:
             raise PeerError(f'{told} {error.message}') from error
         raise PeerError(f'{told} Weights that are sent now arrive: those of this batch were others.')
+
+
+def _by_token(batch: Batch) -> Tensor:
+    """``sampled_after`` of each token, (B, S)."""
+    after = batch.sampled_after
+    return after if after.dim() == 2 else after.unsqueeze(1).expand_as(batch.weight)

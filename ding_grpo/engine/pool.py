@@ -8,23 +8,19 @@ import os
 import shutil
 import time
 import uuid
-from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
-from typing import Callable, Dict, Iterator, List, Optional, Sequence, Set, TextIO
+from typing import Callable, Dict, Iterator, List, Optional, Sequence, TextIO
 
 import click
 import torch
 from torch import Tensor
 
 from ding_common import ConfigError, PeerError, parallel
-from ding_grpo.rollout import EarlyStop
 
-from .answers import NOTHING, Answer
 from .launched import MODEL, LaunchedServer, free_port
 from .options import KEY, EngineOptions
 from .server import Row, Server, Unavailable
 from .transfer import Transfer
 
-THREADS = 512  # requests at a time
 LONGEST_WAIT = 30.0  # seconds between two attempts
 ATTEMPTS = 6  # of a request that fails in a server which runs
 NAME, OWNER = 'ding_grpo_', 'owner.'  # of folders, and of a file in each for each process
@@ -109,49 +105,19 @@ class ServerPool:
         self.bring_up()
         self._seconds.value = time.perf_counter() - start
 
+    def renew(self) -> None:
+        """As ``send``, in a turn that is shared."""
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.send()
+        self.share()
+
     def bring_up(self) -> None:
         """Wait until all servers answer, and have the weights."""
         for server in self.servers:
             self._bring_up(server, Unavailable('it has ended, or has other weights'))
 
-    def ask(self, rows: Sequence[Row], servers: Sequence[int], early_stop: Optional[EarlyStop] = None) -> List[Answer]:
-        """The answers to requests, each to one of the servers. Requests without an answer are sent again. Rows that
-        ``early_stop`` ends have the tokens that they had then, or none."""
-        found: Dict[int, Answer] = {}
-        stopped: Set[int] = set()
-        last, attempts = time.monotonic(), 0  # of the last answer, and attempts since then
-        with ThreadPoolExecutor(min(len(rows), THREADS), thread_name_prefix='engine') as pool:
-            try:
-                while len(found) < len(rows):
-                    missing = [i for i in range(len(rows)) if i not in found]
-                    asked = {pool.submit(self.servers[servers[i]].ask, rows[i]): i for i in missing}
-                    lost: Dict[int, Unavailable] = {}
-                    for future in as_completed(asked):
-                        i = asked[future]
-                        try:
-                            found[i] = future.result()
-                            last, attempts = time.monotonic(), 0
-                        except (Unavailable, CancelledError) as error:
-                            if i not in stopped:
-                                lost[servers[i]] = error
-                            else:
-                                found[i] = getattr(error, 'partial', NOTHING)
-                        if early_stop is not None and i in found and i not in stopped:
-                            now = early_stop.after_row([i for i in found if i not in stopped])
-                            stopped.update(now)
-                            for other in [other for other, line in asked.items() if line in now and other.cancel()]:
-                                now.remove(asked[other])  # it has not begun
-                            self._abort([rows[line] for line in now])
-                    if lost:
-                        self._recover(lost, last, attempts, len(rows) - len(found))
-                        attempts += 1
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                self._abort(rows)
-                raise
-        return [found[i] for i in range(len(rows))]
-
-    def _abort(self, rows: Sequence[Row]) -> None:
+    def abort(self, rows: Sequence[Row]) -> None:
+        """End requests that still run."""
         for server in self.servers if rows else ():
             server.abort([row.name for row in rows])
 
@@ -166,8 +132,9 @@ class ServerPool:
         if self._owner is not None:
             self._owner.close()
 
-    def _recover(self, lost: Dict[int, Unavailable], last: float, attempts: int, missing: int) -> None:
-        """Wait for servers that have lost requests."""
+    def recover(self, lost: Dict[int, Unavailable], last: float, attempts: int, missing: int) -> None:
+        """Wait for servers that have lost requests, by the last error of each: ``missing`` of them, after so many
+        attempts since the last answer, which came at the time ``last``."""
         error = list(lost.values())[0]
         seconds, fails = time.monotonic() - last, error.failed and attempts + 1 >= ATTEMPTS
         if fails or (seconds > self.options.patience and attempts > 0):

@@ -21,6 +21,7 @@ from ding_grpo.rollout import Rollout, Sampling
 
 from .answers import rollout_of
 from .options import KEY
+from .requests import Requests
 
 PROMPTS, PROMPT_TOKENS, TOKENS = 8, 12, 16  # of the rows that are compared at the start, at most
 STRENGTH = 0.2  # of the change, see ``changed``
@@ -113,7 +114,7 @@ class _Rows:
         sampler, most = self._sampler, min(self._sampler.spec.max_new_tokens, TOKENS)
         params = dict(sampler.params(), max_tokens=most)
         rows = [sampler.row(p.tolist(), dict(params, seed=i)) for i, p in enumerate(self._prompts)]
-        answers = sampler.pool.ask(rows, [server] * len(rows))
+        answers = Requests(sampler.pool, rows, [server] * len(rows)).answers()
         self.rollout = rollout_of(answers, sampler.sampling.top_k or 0, False)
 
     def tied(self, weights: Dict[str, Tensor]) -> Optional[str]:

@@ -2,9 +2,11 @@
 import logging
 import math
 import time
+import uuid
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import httpx
+from torch import Tensor
 
 from ding_common import ConfigError, PeerError
 
@@ -28,11 +30,21 @@ class Unavailable(Exception):
 
 
 class Row(NamedTuple):
-    """What a server is asked for."""
+    """What a server is asked for: a row, or the rest of one."""
     name: str  # of the request
     prompt: List[int]
     params: Dict[str, Any]  # of vLLM's ``SamplingParams``
     version: str  # of the weights that it must be sampled with
+    uniform: Optional[Tensor
+                      ] = None  # (T, ) random numbers in [0, 1), of which one is the seed; None: ``params`` has it
+
+    def after(self, known: Answer, version: str) -> 'Row':
+        """The request for the rest of the row, with other weights."""
+        n = len(known.ids)
+        params = dict(self.params, max_tokens=self.params['max_tokens'] - n)
+        if self.uniform is not None:
+            params['seed'] = int(self.uniform[n] * 2 ** 53)
+        return self._replace(name=uuid.uuid4().hex, prompt=self.prompt + known.ids, params=params, version=version)
 
 
 class Server:
@@ -56,29 +68,23 @@ class Server:
         answer = self._post('/inference/v1/generate', body)
         try:
             choice, = answer['choices']
-            reason = choice['finish_reason']
-            if reason == 'abort':
-                ids = choice['token_ids'] or []
-                partial = Answer(ids, [0.0] * len(ids), [[] for _ in ids])
-                raise Unavailable('the request was ended', partial=partial)
-            ids, content = choice['token_ids'], choice['logprobs']['content']
-            logp = [float(token['logprob']) for token in content]
-            top = [
-                [entry['token_id'] for entry in token['top_logprobs'] if entry['logprob'] > LOWEST] for token in content
-            ]
-            versions = {span['version'] for span in choice['weight_versions']}
+            reason, found = choice['finish_reason'], _answer(choice)
         except (KeyError, TypeError, ValueError) as error:
             raise PeerError(f'{self.url} answers in another form than vLLM 0.32: {error!r} in {answer!r:.200}')
-        if reason not in ('stop', 'length'):
+        if reason not in ('stop', 'length', 'abort'):
             raise Unavailable(f'the request has ended with {reason!r}')
-        if versions != {row.version}:
-            raise Unavailable(f'the row is of weights {sorted(versions)}, not {row.version}')
-        if not 0 < len(ids) == len(logp) <= row.params['max_tokens'] or min(ids) < 0:
+        others = set(found.versions) - {row.version}
+        if others:
+            raise Unavailable(f'the row is of weights {sorted(others)}, not {row.version}')
+        ids, least = found.ids, reason != 'abort'
+        if not least <= len(ids) == len(found.logp) <= row.params['max_tokens'] or min(ids, default=0) < 0:
             raise PeerError(
-                f'{self.url} has answered {len(ids)} tokens with {len(logp)} log-probabilities, where at most '
+                f'{self.url} has answered {len(ids)} tokens with {len(found.logp)} log-probabilities, where at most '
                 f"{row.params['max_tokens']} were asked for"
             )
-        return Answer(ids, [p if p > LOWEST else math.nan for p in logp], top)
+        if reason == 'abort':
+            raise Unavailable('the request was ended', partial=found)
+        return found
 
     def abort(self, names: Sequence[str]) -> None:
         """End requests that still run, after an error, which what fails here must not replace."""
@@ -172,6 +178,15 @@ class Server:
             return response.json()
         except ValueError as error:
             raise Unavailable(f'{path}: the answer is not JSON: {response.text!r:.200}') from error
+
+
+def _answer(choice: Dict[str, Any]) -> Answer:
+    """A row in the form of a server."""
+    ids, content = choice['token_ids'] or [], choice['logprobs']['content']
+    logp = [float(token['logprob']) for token in content]
+    top = [[entry['token_id'] for entry in token['top_logprobs'] if entry['logprob'] > LOWEST] for token in content]
+    versions = [span['version'] for span in choice['weight_versions'] for _ in range(span['start'], span['end'])]
+    return Answer(ids, [p if p > LOWEST else math.nan for p in logp], top, versions)
 
 
 def _said(response: httpx.Response) -> str:

@@ -1,7 +1,6 @@
 """Sampling by servers of vLLM, which get the new weights after each update."""
 import json
 import os
-import uuid
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from torch import Tensor
@@ -16,6 +15,7 @@ from .launched import arguments
 from .options import KEY, EngineOptions, check_sampling, chosen_server
 from .pool import ServerPool
 from .proof import Bounds, check_tokenizer, prove
+from .requests import Renewal, Requests
 from .server import Row
 from .transfer import Adapters, WholeModel
 
@@ -85,14 +85,16 @@ class VllmSampler(Sampler):
         params = self.params(greedy)
         rows = []
         for i, (prompt, limit) in enumerate(zip(request.prompts, limits)):
-            seed = {} if greedy else dict(seed=int(request.uniform[i, 0] * 2 ** 53))
-            own = dict(params, max_tokens=limit, stop_token_ids=list(spec.eos_token_ids), **seed)
-            rows.append(self.row(prompt.tolist(), own))
+            own = dict(params, max_tokens=limit, stop_token_ids=list(spec.eos_token_ids))
+            rows.append(self.row(prompt.tolist(), own, None if greedy else request.uniform[i]))
         keys = [request.row_keys.get(i, (0, i)) for i in request.env_ids]
-        answers = self.pool.ask(rows, chosen_server(len(self.pool.servers), keys), request.early_stop)
+        servers = chosen_server(len(self.pool.servers), keys)
+        renewal = None if self.newest is None else Renewal(self.newest, self.pool)
+        answers = Requests(self.pool, rows, servers, request.early_stop, renewal).answers()
         if spec.ends is not None:
             answers = [cut(answer, spec.ends) for answer in answers]
-        return rollout_of(answers, 0 if greedy else self.sampling.top_k or 0, greedy)
+        after = None if renewal is None else renewal.sampled_after
+        return rollout_of(answers, 0 if greedy else self.sampling.top_k or 0, greedy, after)
 
     def params(self, greedy: bool = False) -> Dict[str, Any]:
         """vLLM's ``SamplingParams`` for all rows."""
@@ -111,8 +113,8 @@ class VllmSampler(Sampler):
             **({} if s.top_k is None else dict(logprobs=min(s.top_k, self.spec.vocab_size)))
         )
 
-    def row(self, prompt: List[int], params: Dict[str, Any]) -> Row:
-        return Row(uuid.uuid4().hex, prompt, params, self.pool.version)
+    def row(self, prompt: List[int], params: Dict[str, Any], uniform: Optional[Tensor] = None) -> Row:
+        return Row('', prompt, params, self.pool.version, uniform)
 
     def close(self) -> None:
         self.pool.close()

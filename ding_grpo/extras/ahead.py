@@ -62,6 +62,7 @@ class AheadGroups(PlayedGroups):
         super().__init__(cfg, env, policy, logger)
         collect = self._learns.cfg.collect
         self._most = collect.max_staleness
+        self._in_flight = collect.in_flight
         self._repeats = collect.engine is None  # whether a row that is sampled again is the same
         self._process: Optional[AheadProcess] = None
         self._due: List[int] = []  # the updates for which the process samples groups, in order
@@ -110,16 +111,19 @@ class AheadGroups(PlayedGroups):
                 self._process.request((target, update, policy_kwargs))
                 self._due.append(update)
 
-    def _answer(self, request: Tuple, updates: int, steps: int) -> Ahead:
-        """The answer to a request, in the other process, with the weights after so many updates and optimizer steps."""
+    def _answer(self, request: Tuple, process: 'AheadProcess') -> Ahead:
+        """The answer to a request, in the other process, with the weights that it has taken."""
         for found in self._found:  # at the first request: of a resumed run
             self.counters = found.counters
             self.rate(found.sampled)
         self._found = []
+        if self._in_flight:
+            self._learns.actor.sampler.newest = process
         target, train_iter, policy_kwargs = request
+        updates, of_group = process.updates, {} if self._in_flight else dict(sampled_after=process.steps)
         sampled = super().sample(target, train_iter, policy_kwargs)
         for group in [*sampled.done, *sampled.replaced]:
-            group.sample.update(sampled_after=steps, staleness=train_iter - updates)
+            group.sample.update(of_group, staleness=train_iter - updates)
         return Ahead(train_iter, sampled, self.counters)
 
     def _take(self, train_iter: int) -> Optional[Ahead]:
@@ -146,11 +150,12 @@ class AheadProcess:
     """A process that answers requests in turn, each with the newest weights at its beginning."""
 
     def __init__(self, weights: List[Tensor], respond: Callable[..., Any]) -> None:
-        """``weights`` change in place, on the CPU; ``respond`` answers a request, in the other process, given also the
-        other arguments of ``put``."""
+        """``weights`` change in place, on the CPU; ``respond`` answers a request, in the other process, given also this
+        object there."""
         self._weights = weights
         self._shared = [_shared_like(w) for w in weights]
         self._age = _shared_like(torch.zeros(2, dtype=torch.long))
+        self.updates = self.steps = -1  # in the other process, numbers before the weights that it has
         context = multiprocessing.get_context('fork')
         self._lock = context.Lock()  # of what is shared
         self._connection, theirs = context.Pipe()
@@ -167,6 +172,19 @@ class AheadProcess:
             for shared, weight in zip(self._shared, self._weights):
                 shared.copy_(weight)
             self._age.copy_(torch.tensor([updates, steps]))
+
+    @property
+    def has_newer(self) -> bool:
+        """In the other process."""
+        return self._age[1].item() != self.steps
+
+    @torch.no_grad()
+    def take(self) -> None:
+        """Take the newest weights, in the other process."""
+        with self._lock:
+            for weight, shared in zip(self._weights, self._shared):
+                weight.copy_(shared)
+            self.updates, self.steps = self._age.tolist()
 
     def request(self, request: Any) -> None:
         """Send a request, after the first ``put``."""
@@ -208,11 +226,8 @@ class AheadProcess:
         try:
             while True:
                 request = pickle.loads(connection.recv_bytes())
-                with self._lock:
-                    for weight, shared in zip(self._weights, self._shared):
-                        weight.copy_(shared)
-                    age = self._age.tolist()
-                answers.submit(connection.send_bytes, _packed((_outcome(respond, request, *age), take_tallies())))
+                self.take()
+                answers.submit(connection.send_bytes, _packed((_outcome(respond, request, self), take_tallies())))
         except (EOFError, ConnectionError):  # the other process has ended
             pass
 

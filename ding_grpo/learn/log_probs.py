@@ -6,8 +6,10 @@ from ding_grpo.data.batch import Batch
 
 
 def fresh_rows(batch: Batch, optimizer_steps: int) -> Tensor:
-    """The rows (B, 1) that were sampled with the current weights, after so many optimizer steps."""
-    return (batch.sampled_after == optimizer_steps).unsqueeze(1)
+    """The rows (B, 1), or the tokens (B, S), that were sampled with the current weights, after so many optimizer
+    steps."""
+    fresh = batch.sampled_after == optimizer_steps
+    return fresh if fresh.dim() == 2 else fresh.unsqueeze(1)
 
 
 def first_log_probs(batch: Batch, logp: Tensor, optimizer_steps: int) -> Tensor:

@@ -19,6 +19,8 @@ class Rollout(NamedTuple):
     length: Tensor  # (B, ), including the end-of-sequence token
     logp: Tensor  # (B, T), of the sampling distribution, 0 when greedy; NaN if the logits do not define a distribution
     kept: Union[Tensor, List[KeptSets], None]  # see ``Sampling``: ids (B, T, K), or the sets of each row
+    # (B, T), number of optimizer steps before each token was sampled, -1 beyond a row's length; None: one for all
+    sampled_after: Optional[Tensor] = None
 
 
 @torch.no_grad()

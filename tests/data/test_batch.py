@@ -94,6 +94,17 @@ class TestTurns:
         assert sample['kept'].tolist() == [[[1, 9], [2, 9], none, none, none, [3, 9]], [[4, 9], *[none] * 5]]
         assert sample['length'].tolist() == [6, 1]
 
+    def test_weights_of_each_token(self):
+        """Two rows of which one was continued with newer weights, and a group of which nothing is known."""
+        rows = dialogue(([1, 2], [7, 8], .5), ([3], [8], 2.)), dialogue(([4], [], 1.))
+        for step, after in zip([*rows[0], *rows[1]], ([5, 6], [6], [5])):
+            step['sampled_after'] = torch.tensor(after)
+        sample = fold_group(list(rows))
+        assert sample['sampled_after'].tolist() == [[5, 6, -1, -1, 6], [5, -1, -1, -1, -1]]
+        assert Batch.of([sample]).take(torch.tensor([1])).sampled_after.tolist() == [[5]]
+        del sample['sampled_after']
+        assert Batch.of([dict(sample, sampled_after=7)]).sampled_after.tolist() == [7, 7]
+
     def test_a_turn_in_several_steps_has_no_reply(self):
         steps = [
             transition([1], 0.),

@@ -179,8 +179,10 @@ class SmallVllm:
         try:
             await asyncio.wait_for(ended.wait(), self.faults.seconds(body))
             choice, = answer['choices']
-            choice.update(token_ids=choice['token_ids'][:1], finish_reason='abort')
-            choice['logprobs']['content'] = choice['logprobs']['content'][:1]
+            if len(choice['token_ids']) > 1:  # it has not come to its end
+                choice.update(token_ids=choice['token_ids'][:1], finish_reason='abort')
+                choice['weight_versions'][0]['end'] = 1
+                choice['logprobs']['content'] = choice['logprobs']['content'][:1]
         except asyncio.TimeoutError:
             pass
         finally:

@@ -1,10 +1,11 @@
 """
 The engine against vLLM itself: python -m pytest tests/engine/test_real_vllm.py -m algotest, with an environment as
-docs/guides/vllm.md makes it, in .venv-vllm or at VLLM_PYTHON. Three minutes, most of which are starts of the server.
+docs/guides/vllm.md makes it, in .venv-vllm or at VLLM_PYTHON. Four minutes, most of which are starts of the server.
 """
 import copy
 import os
 import signal
+import time
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from easydict import EasyDict
 
 from ding_common import PeerError
 from ding_grpo.config.keys import DEFAULTS
-from ding_grpo.engine.proof import log_probs
+from ding_grpo.engine.proof import exchanged, log_probs
 from ding_grpo.engine.vllm import VllmSampler
 from ding_grpo.model import CausalLM
 from ding_grpo.rollout import Sampling
@@ -31,10 +32,10 @@ NARROW = Sampling(0.8, top_k=6, top_p=0.9)
 PROMPTS = [torch.tensor(ids) for ids in ([3, 4, 5], [3, 4, 5], [6, 7], [8, 9, 10, 11])] * 4
 
 
-def sampler_of(folder, lora=None, **engine):
+def sampler_of(folder, lora=None, positions=64, **engine):
     torch.manual_seed(0)
     # vLLM has no smaller heads on a processor
-    model = CausalLM(config=dict(MODEL, hidden_size=128, num_attention_heads=2))
+    model = CausalLM(config=dict(MODEL, hidden_size=128, num_attention_heads=2, max_position_embeddings=positions))
     if lora is not None:
         base = os.path.join(folder, 'base')
         model.lm.save_pretrained(base)
@@ -43,7 +44,8 @@ def sampler_of(folder, lora=None, **engine):
     cfg = EasyDict(copy.deepcopy(DEFAULTS))
     cfg.collect.engine = dict(type='vllm', folder=folder, **engine)
     sampler = VllmSampler(cfg, model)
-    sampler.bind(TokenSpec(Letters(), (1, ), 36, 16, 6, dict(right=1.), 1, 12, None), ALL)
+    most = positions - 58
+    sampler.bind(TokenSpec(Letters(), (1, ), 36, 16, most, dict(right=1.), 1, most + 6, None), ALL)
     sampler.load(model.state_dict(), 1)
     return sampler
 
@@ -136,3 +138,39 @@ def test_adapters_of_three_updates(tmp_path):
         learns(sampler, 3)
     finally:
         sampler.close()
+
+
+def test_rows_go_on_with_newer_weights(tmp_path):
+    sampler = sampler_of(str(tmp_path), positions=1500, launch=dict(python=PYTHON), patience=600.)
+    try:
+        sampler.spec = sampler.spec._replace(eos_token_ids=())  # rows of some seconds
+        newest = sampler.newest = InAWhile(sampler.transfer.weights())
+        uniform = torch.rand(len(PROMPTS), sampler.spec.max_new_tokens, dtype=torch.float64)
+        rollout = sampler.sample(request(PROMPTS)._replace(uniform=uniform))
+    finally:
+        sampler.close()
+    assert rollout.length.tolist() == [sampler.spec.max_new_tokens] * len(PROMPTS)
+    for steps, weights in enumerate(newest.all):
+        with exchanged(sampler.transfer.weights(), weights):
+            logp = log_probs(sampler.model, ALL, PROMPTS, rollout)
+        of_these = rollout.sampled_after == steps
+        assert of_these.any() and (logp - rollout.logp).abs()[of_these].max() < 1e-3
+
+
+class InAWhile:
+    """Has newer weights after half a second."""
+
+    def __init__(self, weights):
+        self.weights, self.steps, self.start = weights, 0, time.monotonic()
+        self.all = [{name: w.detach().clone() for name, w in weights.items()}]
+
+    @property
+    def has_newer(self):
+        return self.steps == 0 and time.monotonic() > self.start + 0.5
+
+    @torch.no_grad()
+    def take(self):
+        for w in self.weights.values():
+            w.add_(torch.randn(w.shape) * w.abs().mean())
+        self.all.append({name: w.detach().clone() for name, w in self.weights.items()})
+        self.steps = 1

@@ -103,16 +103,17 @@ def test_resumed_run_has_the_rows_that_were_sampled_ahead_and_goes_on_after_them
     assert state(7)['run']['collector']['collect_iter'] == 6
 
 
-@pytest.mark.parametrize('most', [1, 2])
-def test_run_that_samples_ahead_ends_when_weights_no_longer_arrive(serve, monkeypatch, most):
+@pytest.mark.parametrize('most, in_flight', [(1, False), (2, False), (2, True)])
+def test_run_that_samples_ahead_ends_when_weights_no_longer_arrive(serve, monkeypatch, most, in_flight):
     server = server_of(serve)
+    server.faults.seconds = lambda body: 0.3 if in_flight else 0.0
 
     def break_it(number, *_):
         server.faults.keeps_weights = number >= 2
 
     each_update(monkeypatch, after=break_it)
     configs = with_engine(url=server.url)
-    configs[0].policy.collect.max_staleness = most
+    configs[0].policy.collect.update(max_staleness=most, in_flight=in_flight)
     with pytest.raises(PeerError, match='in update [3-6],.*old values of all of them'):
         train(configs, updates=8, learning_rate=0.001)
 

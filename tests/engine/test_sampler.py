@@ -8,7 +8,7 @@ from aiohttp import web
 
 from ding_common import ConfigError, PeerError
 from ding_grpo.act.sampler import RowRequest
-from ding_grpo.engine import pool
+from ding_grpo.engine import pool, requests
 from ding_grpo.engine.proof import log_probs
 from ding_grpo.rollout import EarlyStop, Sampling
 
@@ -164,7 +164,7 @@ def test_rows_beyond_those_that_count_are_ended(serve, engine):
 def test_rows_that_have_not_begun_are_not_asked_for_when_enough_have_ended(serve, engine, monkeypatch):
     server = serve()
     sampler = begun(engine(server))
-    monkeypatch.setattr(pool, 'THREADS', 1)  # one request at a time
+    monkeypatch.setattr(requests, 'THREADS', 1)  # one request at a time
     server.asked.clear()
     stop = EarlyStop([(0, i) for i in range(4)], 2, torch.device('cpu'))
     rollout = sampler.sample(request(early_stop=stop))

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import re
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -132,7 +133,7 @@ class TestProcess:
 
     def test_weights_that_were_put_last(self, process):
         weight = torch.zeros(3)
-        started = process([weight], lambda request, updates, steps: (request, weight.tolist(), updates, steps))
+        started = process([weight], lambda request, there: (request, weight.tolist(), there.updates, there.steps))
         for value in (1., 2.):
             weight.fill_(value)
             started.put(3, int(value))
@@ -143,10 +144,10 @@ class TestProcess:
     def test_requests_wait_and_begin_with_the_newest_weights(self, process):
         weight, begun, may_end = torch.zeros(1), multiprocessing.Event(), multiprocessing.Event()
 
-        def respond(request, updates, steps):
+        def respond(request, there):
             begun.set()
             assert may_end.wait(60)
-            return request, weight.item(), steps, b'0' * 2 ** 20  # more than a pipe holds
+            return request, weight.item(), there.steps, b'0' * 2 ** 20  # more than a pipe holds
 
         started = process([weight], respond)
         started.put(0, 0)
@@ -158,6 +159,25 @@ class TestProcess:
         may_end.set()
         assert [started.answer()[:3] for _ in range(3)] == [('a', 0., 0), ('b', 5., 8), ('c', 5., 8)]
         assert not started.has_answered
+
+    def test_newer_weights_are_taken_before_an_answer(self, process):
+        weight, begun = torch.zeros(1), multiprocessing.Event()
+
+        def respond(request, there):
+            first, begun_with = there.has_newer, weight.item()
+            begun.set()
+            while not there.has_newer:
+                time.sleep(0.01)
+            there.take()
+            return first, begun_with, weight.item(), there.updates, there.steps, there.has_newer
+
+        started = process([weight], respond)
+        started.put(0, 0)
+        started.request('a')
+        assert begun.wait(60)
+        weight.fill_(5.)
+        started.put(1, 8)
+        assert started.answer() == (False, 0., 5., 1, 8, False)
 
     def test_an_answer_that_cannot_be_sent_is_told(self, process):
         started = process([], lambda *_: lambda: None)
@@ -230,6 +250,7 @@ class TestProcess:
                                               ), 'staleness = 1: not available with policy.multi_gpu = True'
         ),
         ('think_answer_grpo', 'base', dict(collect=dict(max_staleness=2)), 'staleness = 2: .* policy.collect.engine'),
+        ('think_answer_grpo', 'base', dict(collect=dict(in_flight=True)), 'in_flight = True: only available with'),
         ('think_answer_grpo', 'subprocess', {}, "env_manager.type = 'subprocess': must be 'base' with"),
         ('cartpole_grpo', 'vector', {}, "env_manager.type = 'vector': must be 'base' with"),
         ('think_answer_grpo_serial', 'base', {}, 'max_staleness = 1: only available with ding -m serial_onpolicy'),

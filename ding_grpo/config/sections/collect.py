@@ -72,6 +72,9 @@ COLLECT = dict(
     # updates old (docs/guides/scaling.md). More than 1 needs ``engine``. For ``-m serial_onpolicy`` on CPUs, in a run
     # of one process. 0: sampling and learning take turns.
     max_staleness=Key(0, Rule.integer(0, MOST)),
+    # (bool) Whether a row that is sampled ahead goes on with newer weights as soon as there are some, in place of those
+    # that it began with. Raise it where few long rows keep all others waiting. Needs ``engine`` and ``max_staleness``.
+    in_flight=False,
     # (int) Read by DI-engine's collectors. A group is always whole, whatever its length.
     unroll_len=Key(1, COUNT),
     collector=dict(),
@@ -95,6 +98,8 @@ def check(policy: Combination) -> None:
         raise policy.refusal('collect.pools.hard_to', f"must be below easy_from = {pools['easy_from']}.")
     if policy['collect.max_staleness'] > 1 and policy['collect.engine'] is None:
         raise policy.refusal('collect.max_staleness', 'more than 1 needs policy.collect.engine. Set it to 1.')
+    in_flight = policy['collect.engine'] is not None and policy['collect.max_staleness'] > 0
+    policy.only_with(['collect.in_flight'], in_flight, 'policy.collect.engine and policy.collect.max_staleness > 0')
     for key in ('cuda', 'multi_gpu'):
         if policy['collect.max_staleness'] > 0 and policy[key]:
             raise policy.refusal('collect.max_staleness', f'not available with policy.{key} = True. Set it to 0.')

@@ -1,0 +1,127 @@
+"""The requests for the rows of a batch, until each has its answer."""
+import time
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set
+
+from ding_grpo.act.sampler import Newest
+from ding_grpo.rollout import EarlyStop
+
+from .answers import NOTHING, Answer
+from .server import Row, Unavailable
+
+THREADS = 512  # requests at a time
+POLL = 0.2  # seconds between two looks for newer weights
+
+
+class Renewal:
+    """Newer weights, which servers get while rows are sampled."""
+
+    def __init__(self, newest: Newest, pool: Any) -> None:
+        """``pool``: has the weights of ``newest``."""
+        self._newest, self._pool = newest, pool
+        self.sampled_after = {pool.version: newest.steps}  # number of optimizer steps before each version
+
+    @property
+    def is_due(self) -> bool:
+        return self._newest.has_newer
+
+    def take(self) -> None:
+        """While no requests run."""
+        self._newest.take()
+        self._pool.renew()
+        self.sampled_after[self._pool.version] = self._newest.steps
+
+
+class Requests:
+    """Requests without an answer are sent again. Rows that ``early_stop`` ends have the tokens that they had then, or
+    none. When ``renewal`` is due, those that run are ended too, and continued with the newer weights."""
+
+    def __init__(
+            self,
+            pool: Any,
+            rows: Sequence[Row],
+            servers: Sequence[int],
+            early_stop: Optional[EarlyStop] = None,
+            renewal: Optional[Renewal] = None
+    ) -> None:
+        """``pool``: the ``ServerPool``; ``servers``: the index of the one that each row asks."""
+        self._pool, self._rows, self._servers = pool, rows, servers
+        self._early_stop, self._renewal = early_stop, renewal
+        self._found: Dict[int, Answer] = {}
+        self._begun = [NOTHING] * len(rows)  # what rows had when they were interrupted
+        self._stopped: Set[int] = set()
+        self._last, self._attempts = time.monotonic(), 0  # of the last answer, and attempts since then
+
+    def answers(self) -> List[Answer]:
+        """In the order of the rows."""
+        with ThreadPoolExecutor(min(len(self._rows), THREADS), thread_name_prefix='engine') as threads:
+            while len(self._found) < len(self._rows):
+                self._ask(threads)
+        return [self._found[i] for i in range(len(self._rows))]
+
+    def _ask(self, threads: ThreadPoolExecutor) -> None:
+        """Ask for all rows that have no answer."""
+        rows = {i: row.after(self._begun[i], self._pool.version) for i, row in enumerate(self._rows)}
+        rows = {i: row for i, row in rows.items() if i not in self._found}
+        asked = {threads.submit(self._pool.servers[self._servers[i]].ask, row): i for i, row in rows.items()}
+        lost: Dict[int, Unavailable] = {}
+        try:
+            with self._interrupting(asked, rows) as interrupted:
+                for future in as_completed(asked):
+                    self._take(asked[future], future, interrupted.is_set(), lost)
+                    if self._early_stop is not None:
+                        self._stop(asked, rows)
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            self._pool.abort(list(rows.values()))
+            raise
+        if interrupted.is_set():
+            self._renewal.take()
+        elif lost:
+            self._pool.recover(lost, self._last, self._attempts, len(self._rows) - len(self._found))
+            self._attempts += 1
+
+    def _take(self, i: int, future: Future, interrupted: bool, lost: Dict[int, Unavailable]) -> None:
+        try:
+            self._found[i] = self._begun[i].then(future.result())
+            self._last, self._attempts = time.monotonic(), 0
+        except (Unavailable, CancelledError) as error:
+            partial = self._begun[i].then(getattr(error, 'partial', NOTHING))
+            if i in self._stopped:
+                self._found[i] = partial
+            elif interrupted:
+                self._begun[i] = partial
+            else:
+                lost[self._servers[i]] = error
+
+    def _stop(self, asked: Dict[Future, int], rows: Dict[int, Row]) -> None:
+        """End the rows that do not count any more."""
+        now = self._early_stop.after_row([i for i in self._found if i not in self._stopped])
+        self._stopped.update(now)
+        begun = set(now) - {i for future, i in asked.items() if i in now and future.cancel()}
+        self._pool.abort([rows[i] for i in begun])
+
+    @contextmanager
+    def _interrupting(self, asked: Dict[Future, int], rows: Dict[int, Row]) -> Iterator[Event]:
+        """Context in which requests are ended as soon as there are newer weights; it gives whether there are."""
+        due, ended = Event(), Event()
+
+        def watch() -> None:
+            while not ended.wait(POLL):  # again and again: a request may reach its server after it was ended
+                if self._renewal.is_due:
+                    due.set()
+                    for future in asked:
+                        future.cancel()
+                    self._pool.abort(list(rows.values()))
+
+        thread = Thread(target=watch, name='newer weights', daemon=True)
+        if self._renewal is not None:
+            thread.start()
+        try:
+            yield due
+        finally:
+            ended.set()
+            if self._renewal is not None:
+                thread.join()
