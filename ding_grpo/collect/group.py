@@ -74,6 +74,8 @@ class Group:
         sample, = policy.get_train_sample([self.episodes[i] for i in self.rows])
         sample.update(group_id=self.number, collect_iter=train_iter)
         infos = [{key: info[key] for key in INFO if key in info} for info in map(self.last_info.get, self.rows)]
+        if isinstance(infos[0].get('index'), int):
+            sample['problem'] = infos[0]['index']
         for i, info in zip(self.rows, infos):
             if 'eval_episode_return' in self.last_info[i]:
                 info['return'] = float(np.mean(self.last_info[i]['eval_episode_return']))

@@ -14,7 +14,7 @@ Obs = Union[Tensor, Dict[str, Tensor]]
 # value for all rows of a group, with a default.
 _PADDED = dict(action=0, logp_old=0, weight=0, turn=-1, reward=0, anchor=-1, kept=-1, kept_width=0, sampled_after=-1)
 _JOINED = ('length', 'reward_parts', 'obs', 'final_obs', 'kept_words')
-_OF_GROUP = dict(group_id=-1, collect_iter=-1, sampled_after=-1, equal=False, filtered=False)
+_OF_GROUP = dict(problem=-1, group_id=-1, collect_iter=-1, sampled_after=-1, equal=False, filtered=False)
 
 
 @dataclass
@@ -28,6 +28,7 @@ class Batch:
     turn: Tensor  # (B, S), number of each step's turn, -1 after a row's end; a reply belongs to the turn before it
     group: Tensor  # (B, ), index of the row's group in the batch
     row: Tensor  # (B, ), index of the row in its group
+    problem: Tensor  # (B, ), number of the group's problem, of tasks in text; -1 if unknown
     group_id: Tensor  # (B, ), the group's number in its collect; -1 without a collector
     collect_iter: Tensor  # (B, ), number of updates before the collect; -1 without a collector
     # (B, ), number of optimizer steps before the row was sampled; -1 if unknown. (B, S), those before each token, where
@@ -40,6 +41,7 @@ class Batch:
     equal: Tensor  # (B, ) bool, rows of groups without an advantage, see ``Advantage.equal``
     filtered: Tensor  # (B, ) bool, rows of groups that the collector's filter excludes
     prompts: Optional[List[Tensor]] = None  # (L, ) each, B of them; for language models
+    context: Optional[List[Optional[Tensor]]] = None  # the same, of a policy that teaches itself; None for no context
     # (B, ), number of the row's episode in its group, where episodes have several rows, see ``fold_group``
     episode: Optional[Tensor] = None
     # (B, K), for language models: the state in which each turn is taken, as a number within the group; -1 for a state
@@ -113,7 +115,7 @@ class Batch:
         taken = {}
         for name in (f.name for f in fields(self)):
             value = getattr(self, name)
-            if name == 'prompts' and value is not None:
+            if name in ('prompts', 'context') and value is not None:
                 taken[name] = [value[row] for row in rows.tolist()]
             elif name == 'obs' and value is not None:
                 of_steps = _ranges(length.cumsum(0)[rows] - length[rows], length[rows])
@@ -181,8 +183,8 @@ class Batch:
                 yield torch.tensor([], dtype=torch.long), replace(idle, weight=torch.zeros_like(idle.weight))
 
     def to(self, device: torch.device) -> 'Batch':
-        """The batch on a device; prompts stay where they are."""
-        moved = {f.name: getattr(self, f.name) for f in fields(self) if f.name != 'prompts'}
+        """The batch on a device; prompts and contexts stay where they are."""
+        moved = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ('prompts', 'context')}
         return replace(self, **to_device({name: x for name, x in moved.items() if x is not None}, device))
 
 

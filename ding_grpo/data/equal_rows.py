@@ -8,10 +8,10 @@ from .batch import Batch
 
 
 def merge_equal_rows(batch: Batch) -> Tuple[Batch, Optional[Tensor]]:
-    """Keep one of the rows that have the same prompt, tokens, turns and kept tokens. A language model computes the same
-    for all of them. Returns the different rows, in the order of the batch, and the index among them of each row, (B, );
-    the batch itself and None if all differ. ``spread`` gives each row what was computed for it; gradients of equal rows
-    are summed."""
+    """Keep one of the rows that have the same prompt, context, tokens, turns and kept tokens. A language model computes
+    the same for all of them. Returns the different rows, in the order of the batch, and the index among them of each
+    row, (B, ); the batch itself and None if all differ. ``spread`` gives each row what was computed for it; gradients
+    of equal rows are summed."""
     keys = _keys(batch)
     first: Dict[Tuple, int] = {}
     for row, key in enumerate(keys):
@@ -44,4 +44,5 @@ def _keys(batch: Batch) -> List[Tuple]:
     if batch.kept_words is not None:
         sets = batch.kept_words.cpu().split(batch.kept_width.sum(1).tolist())
         words = [row.numpy().tobytes() for row in sets]
-    return [(p.numpy().tobytes(), t, w) for p, t, w in zip(batch.prompts, tokens, words)]
+    contexts = [b'' if c is None else c.numpy().tobytes() for c in batch.context or [None] * len(batch)]
+    return [(p.numpy().tobytes(), *own) for p, *own in zip(batch.prompts, tokens, words, contexts)]

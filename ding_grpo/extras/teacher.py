@@ -1,4 +1,5 @@
 """On-policy distillation: a teacher of the policy's own rows (``policy.teacher``), and what it adds to an update."""
+from dataclasses import replace
 from typing import Any, Dict, Optional, Tuple
 
 import click
@@ -112,15 +113,9 @@ class Teacher:
             head, of_teacher = _only(head, shared), _only(of_teacher, self._ids[shared])
         with torch.no_grad():
             read = self.model.completion_hidden(prompts, action, batch.length)  # (B, S, H')
-        if cfg.exact:
-            return linear_divergence(
-                LinearOutput(hidden, *head), LinearOutput(read, *of_teacher), mask, cfg.divergence, cfg.mix, temperature
-            )
-        of_tokens = linear_log_prob(read, index=action, mask=mask, temperature=temperature, **of_teacher._asdict())
-        old = batch.logp_old if batch.logp_first is None else batch.logp_first
-        counted = mask != 0
-        logp, old = (x.masked_fill(~counted, 0) for x in (logp, old))
-        return sampled_divergence(logp, old, of_tokens, cfg.divergence, cfg.mix)
+        return divergence_of(
+            cfg, replace(batch, action=action, weight=mask), logp, hidden, head, read, of_teacher, temperature
+        )
 
     def _translate(self, batch: Batch, prompts: PromptBatch) -> Tuple[PromptBatch, Tensor, Tensor]:
         """Prompts and tokens in the teacher's ids, arbitrary where it lacks them, and which tokens count."""
@@ -129,6 +124,24 @@ class Teacher:
         before = torch.cat([known.unsqueeze(1), of_action[:, :-1] >= 0], dim=1)  # (B, S): the token before is known
         mask = batch.weight * before.long().cumprod(1)
         return prompts._replace(ids=of_prompts.clamp(min=0), tokens=None), of_action.clamp(min=0), mask
+
+
+def divergence_of(
+        cfg: Dict, batch: Batch, logp: Tensor, hidden: Tensor, head: OutputHead, read: Tensor, of_teacher: OutputHead,
+        temperature: float
+) -> Tuple[Tensor, Tensor]:
+    """``Teacher.compare``, from the states (B, S, H') that the teacher has read; ``cfg`` is
+    ``policy.learn.distillation``."""
+    mask = batch.weight
+    if cfg.exact:
+        return linear_divergence(
+            LinearOutput(hidden, *head), LinearOutput(read, *of_teacher), mask, cfg.divergence, cfg.mix, temperature
+        )
+    of_tokens = linear_log_prob(read, index=batch.action, mask=mask, temperature=temperature, **of_teacher._asdict())
+    old = batch.logp_old if batch.logp_first is None else batch.logp_first
+    counted = mask != 0
+    logp, old = (x.masked_fill(~counted, 0) for x in (logp, old))
+    return sampled_divergence(logp, old, of_tokens, cfg.divergence, cfg.mix)
 
 
 def _only(head: OutputHead, tokens: Tensor) -> OutputHead:

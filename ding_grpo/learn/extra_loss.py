@@ -94,7 +94,13 @@ class Asked(NamedTuple):
 
 
 EXTRA_LOSSES: Dict[str, Asked] = dict(
-    teacher=Asked(lambda cfg: cfg.teacher is not None, 'ding_grpo.extras.teacher:TeacherLoss'),
+    teacher=Asked(
+        lambda cfg: cfg.teacher is not None and 'pretrained' in cfg.teacher, 'ding_grpo.extras.teacher:TeacherLoss'
+    ),
+    self_teacher=Asked(
+        lambda cfg: cfg.teacher is not None and 'pretrained' not in cfg.teacher,
+        'ding_grpo.extras.self_teacher:SelfTeacherLoss'
+    ),
     demonstrations=Asked(
         lambda cfg: cfg.learn.demonstrations.share > 0, 'ding_grpo.extras.demonstrations:DemonstrationLoss'
     ),

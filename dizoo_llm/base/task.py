@@ -108,6 +108,10 @@ class Task(ABC):
         """Whether the task defines ``score_batch``, or an ``async`` score."""
         return type(self).score_batch is not Task.score_batch or self.limits_each
 
+    def feedback(self, problem: Problem, completion: str) -> Optional[str]:
+        """What a scorer says of a completion besides its numbers, such as a test that failed, for a policy that teaches
+        itself (``policy.teacher``); None for nothing. The completion is data, as in ``score``."""
+
     def demonstration(self, problem: Problem) -> str:
         """A right completion for supervised learning: the reference answer in the format that the scorer expects."""
         return problem.answer

@@ -4,6 +4,7 @@ from typing import Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from transformers import PreTrainedTokenizerBase
 
+from .contexts import Contexts
 from .demonstrations import Demonstrations
 
 NO_TOKEN = -1  # pads observations after the last token; never a token id
@@ -24,6 +25,7 @@ class TokenSpec(NamedTuple):
     demonstrations: Optional[Demonstrations] = None  # of the training problems; None in evaluation
     trajectories: bool = False  # whether an episode may have several texts
     reads_logp: bool = False  # whether an action is an array of records ``token``, ``logp``, in place of token ids
+    contexts: Optional[Contexts] = None  # of the training problems; None in evaluation
 
     @property
     def max_own_tokens(self) -> int:

@@ -10,6 +10,7 @@ from dizoo_llm.base import Problem, Reply, Task, Text, Turn, check_scorer, creat
 from dizoo_llm.text.encoder import Encoder
 from dizoo_llm.text.stop import Stop
 
+from .contexts import Contexts
 from .demonstrations import Demonstrations
 from .fitting import Problems, fitting_problems
 from .options import ENV_OPTIONS, ENV_RULES
@@ -125,7 +126,7 @@ class TokenEnv(gymnasium.Env):
             self.tokenizer, self.eos_token_ids, int(self.action_space.n), self.max_prompt_length, self.max_new_tokens,
             self.weights, self.max_turns, self.max_tokens, self._stop.ends if self._stop.strings else None,
             self.scoring.return_part, None if self.evaluation else Demonstrations(self), self.trajectories,
-            self.reads_logp
+            self.reads_logp, None if self.evaluation else Contexts(self, self._encoder)
         )
 
     def reset(self, *, seed: Optional[int] = None, options: Optional[Dict] = None) -> Tuple[np.ndarray, Dict]:

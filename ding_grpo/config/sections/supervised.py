@@ -1,8 +1,10 @@
 """What a policy learns from beside the reward: a teacher (``policy.teacher``), and demonstrations."""
-from ding_common import MOST, Rule
+from typing import Any, Dict
+
+from ding_common import MOST, ConfigError, Rule, check_config
 from ding_grpo.rl_utils import DIVERGENCES
 
-from ..key import POSITIVE, Combination, Key
+from ..key import POSITIVE, SHARE, SIZE, Combination, Key, optional, split
 
 DISTILLATION = dict(
     # (float) Coefficient of the divergence from the teacher. Lower it beside a reward.
@@ -25,6 +27,36 @@ DEMONSTRATIONS = dict(
     weight=Key(1.0, POSITIVE),
 )
 
+CONTEXTS = ('sibling', 'reference', 'feedback')
+
+# ``policy.teacher`` of a policy that teaches itself.
+SELF_TEACHER = dict(
+    # (str) The teacher's weights. 'live': those of the policy. 'ema': a mean of them over time. 'start': those of the
+    # start. 'ema' keeps a copy, and 'start' too, but with adapters.
+    self=Key('live', Rule.one_of('live', 'ema', 'start')),
+    # (Union[str, Sequence[str]]) What it reads beside the prompt. 'sibling': a right completion of the same group.
+    # 'reference': ``Task.demonstration``; with 'sibling', where the group has none. 'feedback': ``Task.feedback``.
+    context=Key('sibling', Rule(f'one or several of {CONTEXTS}', lambda v: _are_contexts(v))),
+    # (str) Where it reads this: 'before' or 'after' the text of the last message, or as a further 'turn' of the user.
+    place=Key('after', Rule.one_of('before', 'after', 'turn')),
+    # (str) Texts around a solution and around feedback, and what follows both.
+    solution='\n\nA correct solution:\n{solution}\n',
+    feedback='\n\nWhat was wrong with an attempt:\n{feedback}\n',
+    closing='\nNow solve the problem.',
+    # (float) From which value of ``env.return_part`` (without one: of the reward) a completion is right.
+    success_from=Key(1.0, Rule.number()),
+    # (float) For 'ema': how far the mean moves towards the policy in each update.
+    update_rate=Key(0.05, SHARE),
+    # (Optional[int]) Rows whose context has more tokens are not taught. None: 512, or what the model has room for.
+    most_tokens=optional(SIZE),
+)
+# What papers choose; keys of a config replace it.
+PRESETS = dict(
+    sdpo=dict(self='ema', context=('sibling', 'feedback')),
+    opsd=dict(self='start', context='reference'),
+    sdft=dict(self='ema', context='reference'),
+)
+
 _NO_USE = ('config', 'lora', 'save_merged', 'gradient_checkpointing')  # of the arguments of a model
 
 
@@ -44,8 +76,10 @@ def check(policy: Combination) -> None:
         )
     if teacher is None:
         return
-    if not isinstance(teacher.get('pretrained'), str):
-        raise policy.refusal('teacher', 'must have the key pretrained, a folder or a name.')
+    if 'pretrained' not in teacher:
+        self_teacher(teacher)
+    elif not isinstance(teacher['pretrained'], str):
+        raise policy.refusal('teacher.pretrained', 'must be a folder or a name.')
     for key in _NO_USE:
         if teacher.get(key):
             raise policy.refusal(f'teacher.{key}', 'not available, the teacher is not trained.')
@@ -57,3 +91,22 @@ def check(policy: Combination) -> None:
         ['collect.top_k', 'collect.top_p', 'collect.processors'],
         'with policy.teacher, because the teacher is compared over the whole vocabulary'
     )
+
+
+def self_teacher(teacher: Dict) -> Dict[str, Any]:
+    """The options of a policy that teaches itself. Raises a ``ConfigError`` for wrong ones."""
+    defaults, rules = split(SELF_TEACHER)
+    if 'preset' not in teacher and 'self' not in teacher:
+        raise ConfigError(
+            f'policy.teacher = {dict(teacher)!r}: must have pretrained, a folder or a name, or, for a policy that '
+            f"teaches itself, self ('live', 'ema', 'start') or preset {tuple(PRESETS)}."
+        )
+    rules['preset'] = Rule.one_of(*PRESETS)
+    check_config(teacher, dict(defaults, preset=''), rules, 'policy.teacher')
+    own = {key: value for key, value in teacher.items() if key != 'preset'}
+    return {**defaults, **PRESETS.get(teacher.get('preset'), {}), **own}
+
+
+def _are_contexts(value: Any) -> bool:
+    names = [value] if isinstance(value, str) else value
+    return isinstance(names, (list, tuple)) and len(names) > 0 and all(name in CONTEXTS for name in names)
