@@ -10,10 +10,11 @@ from ding_grpo.compare.command import Values, make_folder
 from ding_grpo.compare.table import write_csv
 from ding_grpo.rl_utils import LOSS_PRESETS
 
+from . import distilled
 from .estimate import Bench
 from .gradients import ADVANTAGES
 from .picture import draw
-from .table import NAME, distinct, select, tables
+from .table import NAME, distinct, select, table_of, tables
 
 
 @click.command()
@@ -58,8 +59,13 @@ from .table import NAME, distinct, select, tables
     type=click.Choice(['one', 'whole', 'divided']),
     help='With whole or divided, token 1 ends a text of a completion, and each text is a row, see learn.trajectories.'
 )
+@click.option(
+    '--self-teacher',
+    is_flag=True,
+    help='Measure policy.teacher.self in place of losses and advantages, with an ideal reader of contexts.'
+)
 @click.option('--out', default=f'runs/{NAME}', show_default=True, help='Output folder.')
-def main(seeds: List[int], out: str, **options: Any) -> None:
+def main(seeds: List[int], out: str, self_teacher: bool, **options: Any) -> None:
     """Compare the gradient of every loss and advantage with the true gradient of the expected reward, in worlds that
     are small enough to enumerate. Writes gradient_bench.md, gradient_bench.csv and gradient_bench.png into --out."""
     bench = Bench(**options)
@@ -71,10 +77,11 @@ def main(seeds: List[int], out: str, **options: Any) -> None:
     torch.set_num_threads(1)
     begun, lines = time.perf_counter(), []
     for number, seed in enumerate(seeds, 1):
-        lines += bench.run(seed)
+        lines += distilled.run(bench, seed) if self_teacher else bench.run(seed)
         click.echo(f'world {number} of {len(seeds)}, seed {seed}: {time.perf_counter() - begun:.0f} s')
     write_csv(lines, os.path.join(out, f'{NAME}.csv'))
-    text = '\n\n'.join([tables(lines), notes(bench, lines), f'![bias]({NAME}.png)']) + '\n'
+    found = table_of(lines, 'loss') if self_teacher else tables(lines)
+    text = '\n\n'.join([found, notes(bench, lines), f'![bias]({NAME}.png)']) + '\n'
     with open(os.path.join(out, f'{NAME}.md'), 'w', encoding='utf-8') as f:
         f.write(text)
     draw(lines, os.path.join(out, f'{NAME}.png'))
@@ -86,7 +93,7 @@ def notes(bench: Bench, lines: List[dict]) -> str:
     """What was measured, as Markdown."""
     kls = '; '.join(
         f'{s:g}: ' + ', '.join(f'{kl:.3f}' for kl in distinct(select(lines, staleness=s), 'kl'))
-        for s in bench.staleness
+        for s in distinct(lines, 'staleness')
     )
     exact = all(line['standard_error'] == 0 for line in lines)
     sampled = '' if exact else ' ± is the standard error of the mean step where batches were sampled.'

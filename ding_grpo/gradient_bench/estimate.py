@@ -1,6 +1,6 @@
 """Bias and variance of the gradient of each loss, in one world."""
 from itertools import product
-from typing import Any, Dict, Iterator, NamedTuple, Sequence
+from typing import Any, Dict, Iterator, NamedTuple, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -61,13 +61,18 @@ class Bench(NamedTuple):
     extra_rows: int = 0  # rows that are sampled in addition to those of a group, of which the longest are dropped
     texts: str = 'one'  # of a completion; or several, each with its advantage, 'whole' or 'divided' by their number
 
-    def run(self, seed: int) -> Iterator[Dict[str, Any]]:
-        """Measure everything in the world of one seed, which draws the policy, the rewards and the older policy. Yields
-        one line for each combination, with the fields of ``Estimate``."""
+    def world(self, seed: int) -> Tuple[World, Tensor, Tensor, torch.Generator]:
+        """The world of one seed with the logits of its policy, a change of these, and the generator that drew them."""
         generator = torch.Generator().manual_seed(seed)
         world = World.make(self.vocabulary, self.length, self.prompts, self.rewards, generator, self.texts != 'one')
         shape = (self.prompts + self.vocabulary - 1, self.vocabulary)
         learner, change = torch.randn(2, *shape, generator=generator, dtype=torch.double)
+        return world, learner, change, generator
+
+    def run(self, seed: int) -> Iterator[Dict[str, Any]]:
+        """Measure everything in the world of one seed, which draws the policy, the rewards and the older policy. Yields
+        one line for each combination, with the fields of ``Estimate``."""
+        world, learner, change, generator = self.world(seed)
         true = world.gradient(learner)
         one_by_one = [n for n in self.losses if LOSS_PRESETS[n].traits.of_batch]
         together = [n for n in self.losses if n not in one_by_one]

@@ -33,14 +33,14 @@ def tables(lines: List[Line]) -> str:
     return '\n\n'.join(
         [
             f'**Losses with the advantage `{advantage}`.**',
-            _rows(select(lines, advantage=advantage), 'loss'), f'**Advantages with the loss `{loss}`.**',
-            _rows(select(lines, loss=loss), 'advantage'),
+            table_of(select(lines, advantage=advantage), 'loss'), f'**Advantages with the loss `{loss}`.**',
+            table_of(select(lines, loss=loss), 'advantage'),
             f'**Bias of every pair, staleness {staleness:g}, group size {size}.**', pairs
         ]
     )
 
 
-def _rows(lines: List[Line], key: str) -> str:
+def table_of(lines: List[Line], key: str) -> str:
     """One row for each value of the key; scale and noise without staleness, bias for everything."""
     staleness, sizes = distinct(lines, 'staleness'), distinct(lines, 'group_size')
     first = dict(staleness=staleness[0], group_size=sizes[-1])
