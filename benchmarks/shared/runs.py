@@ -59,6 +59,8 @@ def run(
         learn: Dict[str, Any] = {},
         evaluator: Dict[str, Any] = {},
         env: Dict[str, Any] = {},
+        policy: Dict[str, Any] = {},
+        collect: Dict[str, Any] = {},
         **limit: int,
 ) -> Run:
     """
@@ -73,12 +75,16 @@ def run(
         - learn (:obj:`Dict[str, Any]`): Keys of ``policy.learn`` in place of the config's.
         - evaluator (:obj:`Dict[str, Any]`): Keys of ``policy.eval.evaluator`` in place of the config's.
         - env (:obj:`Dict[str, Any]`): Keys of ``env`` in place of the config's.
+        - policy (:obj:`Dict[str, Any]`): Keys of ``policy`` in place of the config's.
+        - collect (:obj:`Dict[str, Any]`): Keys of ``policy.collect`` in place of the config's.
         - limit (:obj:`int`): ``max_train_iter`` or ``max_env_step``.
     """
     main, create = load_config(config)
     main.exp_name = os.path.join('runs', folder)
     main.env.stop_value = 1e9 if go_on else bar
+    main.policy.update(policy)
     main.policy.learn.update(learn)
+    main.policy.collect.update(collect)
     main.policy.eval.evaluator.update(evaluator)
     main.env.update(env)
     shutil.rmtree(main.exp_name, ignore_errors=True)

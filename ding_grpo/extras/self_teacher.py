@@ -25,6 +25,7 @@ from ding_grpo.model.read.output_head import OutputHead
 from .teacher import TeacherLoss, divergence_of
 
 STATE = 'self_teacher'  # in checkpoints
+_SHOWN = dict(solution=('sibling', 'reference'), feedback=('feedback', ))  # the contexts that each text shows
 MOST_TOKENS = 512  # of a context, unless the config says so
 
 
@@ -39,6 +40,11 @@ class ContextOfRows:
         self.contexts: Any = None  # of the environment
         self.part: Optional[str] = None  # of the reward, by which a row is right; None: the reward
         self.most = MOST_TOKENS
+
+    def check(self) -> None:
+        """Raise a ``ConfigError`` if the texts around contexts cannot be encoded."""
+        solution, feedback = ('' if any(kind in self._kinds for kind in kinds) else None for kinds in _SHOWN.values())
+        self.contexts.check(self.told(solution=solution, feedback=feedback), self._options['place'])
 
     def find(self, batch: Batch) -> List[Optional[Tensor]]:
         """Token ids (L, ) of the prompt with the context of each row; None without a context, or with one that has more
@@ -124,8 +130,8 @@ class SelfTeacherLoss(TeacherLoss):
                 f"policy.teacher.self = {self._options['self']!r}: not available with several turns "
                 f'(env.max_turns = {spec.max_turns}). Use a teacher with pretrained.'
             )
-        contexts.check(self._rows.told(solution='', feedback=''), self._options['place'])
         self._rows.contexts, self._rows.part = contexts, spec.return_part
+        self._rows.check()
 
     def begin(self, update: int) -> None:
         if self._options['self'] == 'ema':

@@ -10,6 +10,8 @@ them by trial. The task comes from a GRPO tutorial notebook, which differs in tw
 1. It scores prompt and completion together, so that the answer block of the worked example counts as the policy's.
 2. It reads a token's log-probability from the logits at the token's own position instead of the previous one.
 """
+import copy
+import random
 from typing import Dict
 
 from dizoo_llm.base import TASK_REGISTRY, Problem, Task
@@ -52,3 +54,27 @@ class ThinkAnswerTask(Task):
 
     def demonstration(self, problem: Problem) -> str:
         return f'{problem.answer} </think> <answer> {problem.answer} </answer>'
+
+
+@TASK_REGISTRY.register('think_answer_reader')
+class ReaderTask(ThinkAnswerTask):
+    """
+    Other questions with random labels, of which every second has its answer before the example. A model that learns
+    them answers what it reads, and nothing about the four questions: the start of a policy that teaches itself.
+    """
+
+    _first = 0
+
+    def __len__(self) -> int:
+        return 4000
+
+    def problem(self, index: int) -> Problem:
+        draw = random.Random(self._first + index)
+        label, *question = (str(draw.randrange(25)) for _ in range(11))
+        problem = Problem(f"{EXAMPLE} {' '.join(question)} <think>", label)
+        return problem._replace(prompt=f'{self.demonstration(problem)} {problem.prompt}') if index % 2 else problem
+
+    def evaluation(self) -> 'ReaderTask':
+        other = copy.copy(self)
+        other._first = len(self)
+        return other

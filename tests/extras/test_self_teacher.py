@@ -315,6 +315,12 @@ def test_refused(teacher, words):
     assert words in error.value.message
 
 
+def test_texts_that_are_not_used_need_no_tokens():
+    assert taught(context='reference', feedback='wrong: {feedback}').terms['self_teacher']
+    with pytest.raises(ConfigError, match='it has no token for'):
+        taught(context='feedback', feedback='wrong: {feedback}')
+
+
 @pytest.mark.parametrize('texts', [dict(solution='right: {solution}'), dict(place='turn')], ids=str)
 def test_texts_that_cannot_be_read_are_told_before_anything_is_sampled(texts):
     with pytest.raises(ConfigError, match="it has no token for .*right|has no chat template"):
