@@ -41,23 +41,23 @@ from the reward; also from itself with a right completion of the group in its pr
 solution in its prompt, without the reward ([The policy itself](../tutorials/teacher.md#the-policy-itself)).
 
 Each way has six tries: the learning rates {rates}, with {rows} rows an update, each on the seeds {tuned}. The one with
-the fewest tokens until it was solved is run on the seeds {seeds}. A run is solved when the greedy policy answers all four
-questions, and ends after {most:,} rows. Its evaluations are after each update.
+the fewest tokens until it was solved is run on the seeds {seeds}. A run is solved when the greedy policy answers all
+four questions, and ends after {most:,} rows. Its evaluations are after each update.
 {machine}.
 
 {table}
 
 The reference solution says more than a reward: it names the answer, which the others have to find by trial. The second
-way has no more information than the first. Seconds are medians of an update of {largest} rows at the rate {rate:g}, without
-evaluation, of the same rows for all ways.
+way has no more information than the first. Seconds are medians of an update of {largest} rows at the rate {rate:g},
+without evaluation.
 '''
 
 
 class Outcome(NamedTuple):
     """
     Overview:
-        Tokens that were sampled until all questions were answered, None if they never were, and the median seconds of an
-        update.
+        Tokens that were sampled until all questions were answered, None if they never were, and the median seconds of
+        an update.
     """
     tokens: Optional[int]
     seconds: float

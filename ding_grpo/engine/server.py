@@ -16,6 +16,7 @@ from .options import KEY
 CONNECT = 5.0  # seconds
 IDLE = 2.0  # seconds until a connection is given up, before the server does so
 TRANSIENT = (408, 429, 500, 502, 503, 504)
+OWN_PREFIX = 'generate-tokens-'  # of names of requests in vLLM, which answers without it, and ends nothing without it
 LOWEST = -9000.0  # nats; vLLM sends -9999 in place of NaN and -Inf
 
 
@@ -89,7 +90,7 @@ class Server:
     def abort(self, names: Sequence[str]) -> None:
         """End requests that still run, after an error, which what fails here must not replace."""
         try:
-            self._post('/inference/v1/abort_requests', dict(request_ids=list(names)))
+            self._post('/inference/v1/abort_requests', dict(request_ids=[f'{OWN_PREFIX}{name}' for name in names]))
         except (ConfigError, Unavailable) as error:
             logging.warning(f'{self.url} does not end the requests that still run: {error}')
 

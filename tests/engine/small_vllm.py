@@ -94,7 +94,8 @@ class SmallVllm:
 
     async def _abort(self, request):
         names = (await request.json())['request_ids']
-        self.aborted += names
+        names = [name.removeprefix('generate-tokens-') for name in names if name.startswith('generate-tokens-')]
+        self.aborted += names  # vLLM ignores others
         for name in names:
             if name in self._ended:
                 self._ended[name].set()

@@ -16,7 +16,7 @@ from ding_grpo.config.keys import DEFAULTS
 from ding_grpo.engine.proof import exchanged, log_probs
 from ding_grpo.engine.vllm import VllmSampler
 from ding_grpo.model import CausalLM
-from ding_grpo.rollout import Sampling
+from ding_grpo.rollout import EarlyStop, Sampling
 from dizoo_llm.envs.spec import TokenSpec
 from tests.engine.conftest import MODEL, Letters
 from tests.engine.test_sampler import request, rows_of
@@ -140,15 +140,36 @@ def test_adapters_of_three_updates(tmp_path):
         sampler.close()
 
 
-def test_rows_go_on_with_newer_weights(tmp_path):
-    sampler = sampler_of(str(tmp_path), positions=1500, launch=dict(python=PYTHON), patience=600.)
-    try:
-        sampler.spec = sampler.spec._replace(eos_token_ids=())  # rows of some seconds
-        newest = sampler.newest = InAWhile(sampler.transfer.weights())
-        uniform = torch.rand(len(PROMPTS), sampler.spec.max_new_tokens, dtype=torch.float64)
-        rollout = sampler.sample(request(PROMPTS)._replace(uniform=uniform))
-    finally:
-        sampler.close()
+@pytest.fixture(scope='module')
+def slow(tmp_path_factory):
+    """Samples rows of some seconds."""
+    folder = str(tmp_path_factory.mktemp('slow'))
+    sampler = sampler_of(folder, positions=600, launch=dict(python=PYTHON), patience=600.)
+    sampler.spec = sampler.spec._replace(eos_token_ids=())
+    yield sampler
+    sampler.close()
+
+
+def long_rows(sampler, **kwargs):
+    uniform = torch.rand(len(PROMPTS), sampler.spec.max_new_tokens, dtype=torch.float64)
+    return sampler.sample(request(PROMPTS, **kwargs)._replace(uniform=uniform))
+
+
+def test_rows_that_do_not_count_are_ended(slow):
+    """Their requests ran to their end under names that vLLM does not know."""
+    most = slow.spec.max_new_tokens
+    limit = torch.tensor([most, 20] * (len(PROMPTS) // 2))
+    stop = EarlyStop([(i // 2, i % 2) for i in range(len(PROMPTS))], 1, torch.device('cpu'))
+    rollout = long_rows(slow, limit=limit, early_stop=stop)
+    assert stop.counted(rollout.length) == [False, True] * (len(PROMPTS) // 2)
+    assert rollout.length[::2].max() < most and gap(slow, PROMPTS, rollout) < 1e-4
+
+
+def test_rows_go_on_with_newer_weights(slow):
+    sampler, newest = slow, InAWhile(slow.transfer.weights())
+    sampler.newest = newest
+    rollout = long_rows(sampler)
+    sampler.newest = None
     assert rollout.length.tolist() == [sampler.spec.max_new_tokens] * len(PROMPTS)
     for steps, weights in enumerate(newest.all):
         with exchanged(sampler.transfer.weights(), weights):
