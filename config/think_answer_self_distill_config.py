@@ -10,7 +10,7 @@ policy = main_config.policy
 policy.model = EasyDict(pretrained='runs/think_answer_reader_sft/model')
 policy.teacher = dict(self='start', context='reference', place='before', solution='{solution} ', closing='')
 policy.group_size = 1  # rows are not compared
-policy.learn = EasyDict(batch_groups=64, learning_rate=5e-4, advantage='none')  # the reward is only logged
+policy.learn = EasyDict(batch_groups=64, learning_rate=2e-4, advantage='none')  # the reward is only logged
 policy.collect.groups = 64
 policy.eval.evaluator.eval_freq = 1
 complete(main_config, create_config)

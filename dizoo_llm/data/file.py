@@ -125,7 +125,7 @@ class FileTask(ListTask):
         checks = [entry for _, entry in entries_of(given) if isinstance(entry, str) and entry in CHECKS]
         if len(checks) > 1:
             raise ConfigError(f"env.task.reward = {given!r}: must have at most one of {', '.join(map(repr, CHECKS))}.")
-        self._check = checks[0] if checks else None
+        self._check, self._feedback = checks[0] if checks else None, None
         self.seconds, self.concurrency, self.retries = seconds, concurrency, retries
         self._extract, self._written = EXTRACTORS[answer_in], WRITTEN[answer_in]
         self._shown, self._reference_in = reference_in == answer_in, reference_in
@@ -140,10 +140,13 @@ class FileTask(ListTask):
         self.weights = {reward.name: 1.0 for reward in self._rewards}
         if own:
             self.weights, self.return_part = own.weights or self.weights, own.return_part
-            self.words, self.chars = own.words, own.chars
+            self.words, self.chars, self._feedback = own.words, own.chars, own.feedback
         if checks and len(self._rewards) > 1:
             entries = [entry for _, entry in entries_of(given)]
             self.return_part = self._rewards[entries.index(self._check)].name
+
+    def feedback(self, problem: Problem, completion: str) -> Optional[str]:
+        return None if self._feedback is None else self._feedback(problem.metadata[ROW], completion)
 
     def _of_process(self, path: Any, eval_path: Any, eval_size: int, seed: int) -> _Read:
         """The problems, read if no other environment of this process has read them."""

@@ -6,6 +6,9 @@ A task in a user's Python file, the ``path`` of a file task. The file is execute
 
     def score(problem, completion):
         return float(completion.strip() == str(problem['answer']))
+
+    def feedback(problem, completion):  # optional, for a policy that teaches itself
+        return f'{completion} is not right'
 """
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -19,6 +22,7 @@ class PythonFile(NamedTuple):
     score: Dict[str, Callable]
     weights: Optional[Dict[str, float]]
     return_part: Optional[str]
+    feedback: Optional[Callable]  # (problem, completion) -> what is wrong, see ``Task.feedback``
     words: Any
     chars: Any
 
@@ -43,7 +47,8 @@ def read_python(path: str, scored: bool) -> PythonFile:
     if weights is not None and not (isinstance(weights, dict) and weights and all(map(_is_weight, weights.items()))):
         raise ConfigError(f'{where}: weights = {weights!r:.200}, must be a dict of names and numbers.')
     check_return_part(return_part, weights or dict(score=1.0), f'{where}: return_part')
-    return PythonFile(dict(score=score), weights, return_part, names.get('words'), names.get('chars'))
+    feedback = names.get('feedback')
+    return PythonFile(dict(score=score), weights, return_part, feedback, names.get('words'), names.get('chars'))
 
 
 def _is_weight(item: Tuple[Any, Any]) -> bool:

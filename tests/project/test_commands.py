@@ -114,6 +114,9 @@ def test_a_command_is_understood(command, folder):
             importlib.import_module(words[0][:-3].replace('/', '.')).main.make_context(program, words[1:])
 
 
+DISTILLED = dict(think_answer='think_answer_distill', think_answer_reader='think_answer_self_distill')
+
+
 def warm_start(name):
     """The folder of a model that is trained by a shipped config which does as little as it can."""
     main = read_main_config(path_of(name), None)
@@ -125,14 +128,14 @@ def warm_start(name):
 
 
 @pytest.mark.envtest
-@pytest.mark.parametrize('name', [long('spell_backward'), 'chain_sum', 'calculator', 'think_answer'])
+@pytest.mark.parametrize('name', [long('spell_backward'), 'chain_sum', 'calculator', *DISTILLED])
 def test_a_warm_start_writes_the_model_that_the_next_config_reads(name, folder):
     if name in ('spell_backward', 'chain_sum'):
         pytest.importorskip('reasoning_gym')
-    made, following = warm_start(f'{name}_sft'), 'think_answer_distill' if name == 'think_answer' else f'{name}_grpo'
+    made, following = warm_start(f'{name}_sft'), DISTILLED.get(name, f'{name}_grpo')
     written, _ = load(following)
     assert made in (written.policy.model.get('pretrained'), written.policy.get('teacher', {}).get('pretrained'))
-    if name in ('calculator', 'think_answer'):  # of the others tests/pipelines/test_text_configs.py runs more
+    if name in ('calculator', *DISTILLED):  # of the others tests/pipelines/test_text_configs.py runs more
         kept = ('tokenizer', 'max_new_tokens', 'max_reply_tokens', 'max_prompt_length')
         env = {key: written.env[key] for key in kept if key in written.env}
         main, create = small(following, env=env, policy=dict(model=written.policy.model))
