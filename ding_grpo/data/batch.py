@@ -28,7 +28,6 @@ class Batch:
     turn: Tensor  # (B, S), number of each step's turn, -1 after a row's end; a reply belongs to the turn before it
     group: Tensor  # (B, ), index of the row's group in the batch
     row: Tensor  # (B, ), index of the row in its group
-    problem: Tensor  # (B, ), number of the group's problem, of tasks in text; -1 if unknown
     group_id: Tensor  # (B, ), the group's number in its collect; -1 without a collector
     collect_iter: Tensor  # (B, ), number of updates before the collect; -1 without a collector
     # (B, ), number of optimizer steps before the row was sampled; -1 if unknown. (B, S), those before each token, where
@@ -42,6 +41,7 @@ class Batch:
     filtered: Tensor  # (B, ) bool, rows of groups that the collector's filter excludes
     prompts: Optional[List[Tensor]] = None  # (L, ) each, B of them; for language models
     context: Optional[List[Optional[Tensor]]] = None  # the same, of a policy that teaches itself; None for no context
+    problem: Optional[Tensor] = None  # (B, ), number of the group's problem, of tasks in text; -1 if unknown
     # (B, ), number of the row's episode in its group, where episodes have several rows, see ``fold_group``
     episode: Optional[Tensor] = None
     # (B, K), for language models: the state in which each turn is taken, as a number within the group; -1 for a state

@@ -136,8 +136,8 @@ def test_a_warm_start_writes_the_model_that_the_next_config_reads(name, folder):
     written, _ = load(following)
     assert made in (written.policy.model.get('pretrained'), written.policy.get('teacher', {}).get('pretrained'))
     if name in ('calculator', *DISTILLED):  # of the others tests/pipelines/test_text_configs.py runs more
-        kept = ('tokenizer', 'max_new_tokens', 'max_reply_tokens', 'max_prompt_length')
-        env = {key: written.env[key] for key in kept if key in written.env}
+        kept = ('tokenizer', 'max_new_tokens', 'max_reply_tokens')
+        env = dict({key: written.env[key] for key in kept if key in written.env}, max_prompt_length=None)
         main, create = small(following, env=env, policy=dict(model=written.policy.model))
         assert serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
 
