@@ -2,7 +2,9 @@
 import pytest
 import torch
 
+from ding_grpo.engine.answers import Answer
 from ding_grpo.engine.proof import exchanged, log_probs
+from ding_grpo.engine.server import Row
 from ding_grpo.rollout import EarlyStop, Sampling
 from tests.engine.test_run import folder, server_of, with_engine  # noqa: F401
 from tests.engine.test_sampler import PROMPTS, begun, request, rows_of
@@ -66,6 +68,8 @@ def test_each_token_has_the_log_probability_of_the_weights_that_sampled_it(sampl
 def test_the_rest_of_a_row_depends_on_its_key_alone(sampled, model):
     weights = {name: w.clone() for name, w in model.state_dict().items()}
     first = rows_of(sampled()[2])
+    row = Row('', [3], dict(max_tokens=6, seed=1), '', torch.tensor([.25, .5]))
+    assert row.after(Answer([7], [0.], [[]], ['a']), 'b').params == dict(max_tokens=5, seed=2 ** 52)  # another number
     model.load_state_dict(weights)
     assert rows_of(sampled()[2]) == first
     assert first[0] != first[1]  # of one prompt
@@ -79,6 +83,7 @@ def test_rows_that_do_not_count_are_ended_also_after_newer_weights(sampled):
     stop = EarlyStop([(i // 2, i % 2) for i in range(4)], 1, torch.device('cpu'))
     _, _, rollout = sampled(fast=6, early_stop=stop)
     assert sum(stop.counted(rollout.length)) == 2 and rollout.length.min() > 0
+    assert rollout.length[3] == 1  # what it had when the other row of its group had ended
 
 
 def test_run_learns_from_rows_of_several_weights_each_compared_with_its_own(serve, monkeypatch):
