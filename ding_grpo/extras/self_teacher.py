@@ -103,11 +103,10 @@ class SelfTeacherLoss(TeacherLoss):
         self._actor, self._cfg, self._options = setting.actor, cfg.learn.distillation, self_teacher(cfg.teacher)
         self._reduction, self._model = setting.loss_config.reduction, setting.model
         self._rows = ContextOfRows(self._options, setting.actor.seed)
+        self._kind = self._options['self']
         # with adapters, the policy at the start is the model without them
-        self._copies = self._options['self'
-                                     ] == 'ema' or self._options['self'] == 'start' and not self._model.has_adapters
+        self._copies = self._kind == 'ema' or (self._kind == 'start' and not self._model.has_adapters)
         self._copy: Optional[nn.Module] = None
-        self._of_batch: Dict[str, float] = {}
 
     def heads(self) -> Dict[str, Any]:
         return dict(teacher=self)
@@ -127,14 +126,14 @@ class SelfTeacherLoss(TeacherLoss):
             return
         if spec.max_turns > 1 or spec.trajectories:
             raise ConfigError(
-                f"policy.teacher.self = {self._options['self']!r}: not available with several turns "
+                f"policy.teacher.self = {self._kind!r}: not available with several turns "
                 f'(env.max_turns = {spec.max_turns}). Use a teacher with pretrained.'
             )
         self._rows.contexts, self._rows.part = contexts, spec.return_part
         self._rows.check()
 
     def begin(self, update: int) -> None:
-        if self._options['self'] == 'ema':
+        if self._kind == 'ema':
             with torch.no_grad():
                 for mean, weight in zip(self._copy.parameters(), self._model.parameters()):
                     mean.lerp_(weight, self._options['update_rate'])
@@ -142,7 +141,7 @@ class SelfTeacherLoss(TeacherLoss):
     def prepare(self, batch: Batch, read_rows: Callable) -> Batch:
         if self._rows.contexts is None:
             raise ConfigError(
-                f"policy.teacher.self = {self._options['self']!r}: the environment has no contexts. Use token_env with "
+                f"policy.teacher.self = {self._kind!r}: the environment has no contexts. Use token_env with "
                 'a task of one turn.'
             )
         if self._copies and self._copy is None:
@@ -164,7 +163,7 @@ class SelfTeacherLoss(TeacherLoss):
         part, model = batch.take(rows), self._model if self._copy is None else self._copy
         steps = part.action.shape[1]
         own = PromptBatch.of(part.context, logp.device)
-        with torch.no_grad(), model.without_adapters() if self._options['self'] == 'start' else nullcontext():
+        with torch.no_grad(), model.without_adapters() if self._kind == 'start' else nullcontext():
             read = model.completion_hidden(own, part.action, part.length)
         found = divergence_of(
             self._cfg, part, logp[rows, :steps], hidden[rows, :steps], head, read, model.output_head(), temperature

@@ -5,8 +5,10 @@ import pytest
 import torch
 
 from ding_common import ConfigError
+from ding_grpo.config.sections.supervised import self_teacher
 from ding_grpo.data.batch import Batch
 from ding_grpo.data.equal_rows import merge_equal_rows
+from ding_grpo.extras.self_teacher import ContextOfRows
 from ding_grpo.model import CausalLM
 from ding_grpo.rl_utils import exact_kl, sequence_mean
 from dizoo_llm import Problem
@@ -149,8 +151,11 @@ class TestContext:
         found = context_of(policy, batch)
         for row, context in enumerate(found):
             group, number = int(batch.group[row]), int(batch.row[row])
-            if right[group] == [number] or context is None:  # it is the only one, or has an unknown token
-                assert right[group] == [number] or unknown(batch, [size * group + i for i in right[group]])
+            if right[group] == [number]:
+                assert context is None
+                continue
+            if context is None:
+                assert unknown(batch, [size * group + i for i in right[group]])
                 continue
             prompt = text(batch.prompts[row])
             assert text(context).endswith(prompt)
@@ -165,6 +170,18 @@ class TestContext:
         assert all(
             torch.equal(a, b) for a, b in zip(found, context_of(policy, batch)) if a is not None
         )  # drawn by the seed
+
+    def test_the_draw_depends_on_the_seed_and_the_collect(self):
+        policy = taught(context='sibling', policy=dict(group_size=8))
+        batch = Batch.of(groups(policy))
+
+        def drawn(seed, collect):
+            rows = ContextOfRows(self_teacher(policy.cfg.teacher), seed)
+            rows.contexts, batch.collect_iter[:] = ENV.token_spec.contexts, collect
+            return str([None if c is None else c.tolist() for c in rows.find(batch)])
+
+        assert drawn(0, 0) == drawn(0, 0)
+        assert len({drawn(seed, 0) for seed in range(5)}) > 1 and len({drawn(0, collect) for collect in range(5)}) > 1
 
     def test_truncated_and_failed_rows_are_no_solutions(self):
         policy = taught(context='sibling')
@@ -264,7 +281,9 @@ class TestTeacher:
         torch.manual_seed(7)
         CausalLM(config=small('think_answer_grpo')[0].policy.model.config).save_pretrained(str(tmp_path), ENV.tokenizer)
         policy = taught(self='start', policy=dict(model=dict(lora=dict(r=2))), base=tmp_path)
-        change(policy.model, 2.)
+        for name, p in policy.model.named_parameters():
+            if 'lora_B' in name:
+                torch.nn.init.normal_(p, std=0.3)
         batch = policy.learning.to_learn(Batch.of(groups(policy)))
         expected = exact_kl(
             plain_logits(policy.model, batch.prompts, batch),
