@@ -135,7 +135,7 @@ def _here(given: Any, agent: Any, harness: str) -> Any:
 def _tasks(taskset: Any, size: Optional[int]) -> List[Any]:
     if size is None and not taskset.bounded:
         raise ConfigError('env.task.size = None: the taskset is infinite. Set the number of problems.')
-    found = list(taskset if size is None else taskset)
+    found = list(taskset if size is None else taskset.take(size))
     if not found:
         raise ConfigError(f'env.task.id = {taskset.config.id!r}: the taskset is empty.')
     return found

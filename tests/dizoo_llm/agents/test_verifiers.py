@@ -66,6 +66,10 @@ def test_rewards_keep_their_weights_and_metrics_have_none(env_of):
     assert reward == -1.0
 
 
+def test_a_limit_of_problems():
+    assert [len(task_of('vf-answer', size=size)) for size in (None, 2)] == [4, 2]
+
+
 def test_a_dialogue_goes_on_with_its_ids_and_records_its_own_reward(env_of):
     env = env_of('vf-dialogue', size=2, weights=dict(different=0.5))
     assert len(env.problems) == 2
