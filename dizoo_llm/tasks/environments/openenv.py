@@ -162,7 +162,7 @@ class Sessions:
     def _kept(self) -> Optional[Tuple[Any, asyncio.Task]]:
         while self._idle:
             client, held = self._idle.pop()
-            if held.get_loop() is asyncio.get_running_loop() and not held.done():
+            if held.get_loop() is asyncio.get_running_loop():
                 return client, held
         return None
 
@@ -201,7 +201,7 @@ def text_of(observation: Dict[str, Any]) -> str:
 def _action_of_text(url: str) -> Callable[[str], Dict[str, Any]]:
     """Actions whose only required field is text, by the schema of the server."""
     schema = _schema(url)
-    required = [key for key in schema.get('required', ()) if key not in OWN]
+    required = schema.get('required', [])
     if len(required) != 1 or schema['properties'][required[0]].get('type') != 'string':
         fields = {key: value.get('type') for key, value in schema.get('properties', {}).items() if key not in OWN}
         raise ConfigError(

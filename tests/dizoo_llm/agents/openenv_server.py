@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import sys
+import time
 import types
 
 import openenv
@@ -38,6 +39,8 @@ class GuessEnvironment(Environment):
         self._state, self._number = State(), next(self.numbers)
 
     def reset(self, seed=0, high=9, named=False, **kwargs):
+        if kwargs:
+            raise RuntimeError(f'no columns {sorted(kwargs)}')
         self._state = State(episode_id=f'seed {seed}', step_count=0)
         self._secret = seed % high + 1
         return Told(hint=f'server {self._number}' if named else f'1 to {high}', left=5, last='none')
@@ -45,12 +48,13 @@ class GuessEnvironment(Environment):
     def step(self, action, **kwargs):
         if action.number == 13:
             raise RuntimeError(f'bad luck: {action.note}')
+        if action.number == 14:
+            time.sleep(3)
         self._state.step_count += 1
         right, left = action.number == self._secret, 5 - self._state.step_count
         hint = 'right' if right else 'higher' if action.number < self._secret else 'lower'
-        return Told(
-            hint=hint, left=left, last=str(action.number), reward=1.0 if right else -0.1, done=right or not left
-        )
+        reward = 1.0 if right else None if action.number == 12 else -0.1
+        return Told(hint=hint, left=left, last=str(action.number), reward=reward, done=right or not left)
 
     @property
     def state(self):

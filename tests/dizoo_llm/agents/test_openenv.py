@@ -1,5 +1,6 @@
 """Environments behind an OpenEnv server on loopback."""
 import contextlib
+import gc
 import os
 import re
 import socket
@@ -13,7 +14,7 @@ import pytest
 from ding_common import ConfigError
 from dizoo_llm.agents import AgentEnv
 from dizoo_llm.tasks import create_task
-from dizoo_llm.tasks.environments.openenv import text_of
+from dizoo_llm.tasks.environments.openenv import Sessions, text_of
 
 from tests.dizoo_llm.agents.programs import user
 from tests.dizoo_llm.agents.episodes import play, turn
@@ -34,7 +35,8 @@ def hint(observation):
 
 
 def by_state(rewards, state):
-    return dict(steps=float(state['step_count']), last=rewards[-1], seed=float(state['episode_id'].split()[1]))
+    seed = float(state['episode_id'].split()[1])
+    return dict(steps=float(state['step_count']), rewards=float(len(rewards)), last=rewards[-1], seed=seed)
 
 
 def no_text(observation):
@@ -111,8 +113,13 @@ def numbers(url, **given):
     return dict(url=url, action=f'{HERE}:guess', text=f'{HERE}:hint', **given)
 
 
+def replies(env, seen):
+    """The last message of each observation."""
+    return [re.findall(r'user\n(.*?)<', env.tokenizer.decode(each))[-1] for each in seen]
+
+
 def test_echo_without_any_face(env_of, echo):
-    env = env_of(echo, options=dict(max_turns=2))
+    env = env_of(f'{echo}/', options=dict(max_turns=2))
     (first, second), (_, reward, terminated, truncated, info) = play(env, '<think>say it</think> hello', 'hello world')
     start = '<|im_start|>user\nEcho environment ready!<|im_end|>\n<|im_start|>assistant\n'
     assert env.tokenizer.decode(first) == start
@@ -125,11 +132,10 @@ def test_echo_without_any_face(env_of, echo):
 
 def test_a_game_until_it_is_done(env_of, guessing):
     env = env_of(**numbers(guessing, prompt='Guess. '))
-    seen, (_, reward, terminated, truncated, info) = play(env, '9', 'nine', '?', '3', index=2)
-    assert terminated and not truncated and reward == pytest.approx(0.9)
-    assert info['reward_parts'] == dict(reward=pytest.approx(0.9), invalid=2.0) and info['failed'] is None
-    replies = [re.findall(r'user\n(.*?)<', env.tokenizer.decode(each))[-1] for each in seen]
-    assert replies == ['Guess. 1 to 9, 5 left', 'lower, 4 left', 'invalid', 'invalid']
+    seen, (_, reward, terminated, truncated, info) = play(env, '9', 'nine', '?', '2', '3', index=2)
+    assert terminated and not truncated and reward == pytest.approx(0.8)
+    assert info['reward_parts'] == dict(reward=pytest.approx(0.8), invalid=2.0) and info['failed'] is None
+    assert replies(env, seen) == ['Guess. 1 to 9, 5 left', 'lower, 4 left', 'invalid', 'invalid', 'higher, 3 left']
 
 
 def test_columns_are_arguments_of_reset_and_the_prompt_is_not(env_of, guessing):
@@ -139,10 +145,10 @@ def test_columns_are_arguments_of_reset_and_the_prompt_is_not(env_of, guessing):
 
 
 def test_a_reward_of_steps_and_state(env_of, guessing):
-    weights = dict(steps=-1, last=1, seed=0)
+    weights = dict(steps=-1, rewards=0, last=1, seed=0)
     env = env_of(**numbers(guessing, reward=f'{HERE}:by_state', weights=weights))
-    _, (_, reward, *_, info) = play(env, '9', '3', index=2)
-    assert info['reward_parts'] == dict(steps=2.0, last=1.0, seed=2.0) and reward == -1.0
+    _, (_, reward, *_, info) = play(env, '9', 'nine', '3', index=2)
+    assert info['reward_parts'] == dict(steps=2.0, rewards=2.0, last=1.0, seed=2.0) and reward == -1.0
 
 
 def test_rows_have_sessions_of_their_own_which_are_kept(env_of, guessing):
@@ -189,9 +195,14 @@ def test_an_error_that_quotes_a_rejection_is_none(env_of, guessing):
 
 
 def test_each_answer_has_the_reward_of_its_step(env_of, guessing):
-    _, (_, reward, *_, info) = play(env_of(**numbers(guessing)), '9', 'nine', '?', '3', index=2)
-    assert info['rewards'] == pytest.approx([-0.1, 0.0, 0.0, 1.0]) and reward == pytest.approx(0.9)
-    assert [each['reward_parts']['invalid'] for each in info['turns']] == [0.0, 1.0, 1.0, 0.0]
+    _, (_, reward, *_, info) = play(env_of(**numbers(guessing)), '9', 'nine', '', '?', '12', '3', index=2)
+    assert info['rewards'] == pytest.approx([-0.1, 0.0, 0.0, 0.0, 0.0, 1.0]) and reward == pytest.approx(0.9)
+    assert [each['reward_parts']['invalid'] for each in info['turns']] == [0.0, 1.0, 1.0, 1.0, 0.0, 0.0]
+
+
+def test_weights_of_rewards_and_of_invalid_turns(env_of, guessing):
+    env = env_of(**numbers(guessing, weights=dict(reward=2.0, invalid=-0.5), games=3))
+    assert play(env, 'nine', '3', index=2)[1][1] == 1.5 and len(env.problems) == 3
 
 
 def test_what_costs_a_row_closes_its_session(env_of, guessing):
@@ -201,6 +212,40 @@ def test_what_costs_a_row_closes_its_session(env_of, guessing):
         assert 'bad luck' in info['failed'] and reward == 0
     bad = env_of(**{**numbers(guessing), 'text': f'{HERE}:no_text'})
     assert 'env.task.text returned 3' in play(bad, '1')[1][-1]['failed']
+
+
+def test_an_error_of_reset_costs_the_row_and_closes_its_session(env_of, guessing):
+    """Without the garbage collector, which closes lost sessions too."""
+    rows = [dict(seed=0), dict(seed=0, colour='red')]
+    env = env_of(**numbers(guessing, problems=rows, seconds=20.0))
+    gc.disable()
+    try:
+        failed = [play(env, '1', index=index)[1][-1]['failed'] for index in (0, 1, 1, 1, 1, 1, 0)]
+    finally:
+        gc.enable()
+    assert failed[0] is failed[-1] is None and all("no columns ['colour']" in each for each in failed[1:-1])
+
+
+def test_a_server_that_takes_too_long_costs_the_row_and_its_late_answer_reaches_no_other(env_of, guessing):
+    env = env_of(**numbers(guessing, seconds=2.0))
+    assert 'more than env.task.seconds = 2' in play(env, '14')[1][-1]['failed']
+    seen, (_, reward, *_) = play(env, '9', '1')
+    assert replies(env, seen) == ['1 to 9, 5 left', 'lower, 4 left'] and reward == pytest.approx(0.9)
+
+
+def test_sessions_end_with_the_loop_of_their_agents(env_of, guessing):
+    """The server has four."""
+    task = env_of(**numbers(guessing)).task
+    for _ in range(6):
+        env = env_of(guessing, task=task)
+        assert play(env, '1')[1][1] == 1.0
+        env.close()
+
+
+def test_a_message_may_take_as_long_as_an_episode():
+    assert Sessions(dict, 'http://127.0.0.1:1', 300.0)._make() == dict(
+        base_url='http://127.0.0.1:1', message_timeout_s=300.0
+    )
 
 
 def test_actions_that_are_not_one_text(guessing):
