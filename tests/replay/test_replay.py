@@ -28,9 +28,21 @@ async def guesses(problem, client):
     return [await programs.guesses(problem, client) / 4 + SHIFT[0]] * 4  # one for each answer
 
 
-def agents(policy):
-    """Episodes of several texts."""
-    task = dict(type='agent', run=f'{__name__}:guesses', problems=[dict(secret=i) for i in range(4)])
+async def weighs(problem, client):
+    """Returns the log-probability of its answers, which are one text."""
+    text, total = 'guess', 0.
+    for _ in range(2):
+        reply = await client.completions.create(model='policy', prompt=text, logprobs=0)
+        total += sum(reply.choices[0].logprobs.token_logprobs)
+        text += reply.choices[0].text + ' higher'
+    return total
+
+
+AGENTS = dict(agents='guesses', readers='weighs')  # episodes of several texts, and of one
+
+
+def agents(name, policy):
+    task = dict(type='agent', run=f'{__name__}:{AGENTS[name]}', problems=[dict(secret=i) for i in range(4)])
     words = dict(words=['guess', 'again', 'lower', 'higher', *map(str, range(4))])
     limits = dict(max_prompt_length=2, max_turns=4, max_tokens=20, max_new_tokens=3)
     main, create = small('think_answer_grpo', policy=policy)
@@ -43,7 +55,7 @@ class Run:
 
     def __init__(self, folder, name, pipeline=serial_pipeline_onpolicy, **changes):
         self.folder, self.name = folder / name, name
-        configs = agents(**changes) if name == 'agents' else small(name, **changes)
+        configs = agents(name, **changes) if name in AGENTS else small(name, **changes)
         configs[0].policy.update(instruments=dict(tokens_every=1), run=dict(keep_ckpt=9))
         configs[0].policy.learn.learner = EasyDict(hook=dict(save_ckpt_after_iter=1))
         configs[0].exp_name = name
@@ -62,7 +74,7 @@ class Run:
 
 
 CONFIGS = dict(
-    think_answer_grpo=dict(learning_rate=1e-3), guess_grpo={}, cartpole_grpo={}, agents={}
+    think_answer_grpo=dict(learning_rate=1e-3), guess_grpo={}, cartpole_grpo={}, agents={}, readers={}
 )  # and their policy.learn
 
 
@@ -159,6 +171,22 @@ def test_a_forced_token_of_a_later_turn(runs):
     assert new['action'][:step] == row['action'][:step] and new['action'][step] == action and new['own'][step]
     with pytest.raises(ConfigError, match=f'--force {row["row"]}:{reply}: this token is of the environment'):
         run.replay(1, record['group'], forces=[force._replace(step=reply)])
+
+
+@pytest.mark.parametrize('setting', [{}, {'policy.collect.temperature': 0.5}])
+def test_an_agent_reads_the_log_probabilities_of_the_replay(runs, setting):
+    """Also that of a forced token, and those of another temperature."""
+    run = runs['readers']
+    record = run.recorded(1, 2)
+    step = record['rows'][1]['own'].index(True)
+    force = Force(1, step, (record['rows'][1]['action'][step] + 1) % 8)
+    rows = run.replay(1, 2, forces=[force], settings=setting).record['rows']
+    for row in rows:
+        read = sum(logp for logp, own in zip(row['logp_old'], row['own']) if own)
+        assert row['reward'] == pytest.approx(read, abs=1e-5) and read < 0
+    assert rows[1]['action'][step] == force.action
+    same = [new['reward'] == old['reward'] for new, old in zip(rows, record['rows'])]
+    assert same == [i != 1 and not setting for i in range(4)]
 
 
 @pytest.mark.parametrize('name', ['think_answer_grpo', 'cartpole_grpo'])
