@@ -11,7 +11,7 @@ _DOCS = [os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, 'd
 _OTHERS = [os.path.join(folder, 'README.md') for folder in ('benchmarks', 'tests')]
 PAGES = ['README.md', 'CHANGELOG.md', *_OTHERS, *sorted(_DOCS)]
 PROGRAMS = ('python', 'python3.11', 'ding', 'torchrun', 'make', 'pip', 'uv', '.venv/bin/python', '.venv/bin/pip')
-PROGRAMS += ('.venv-new/bin/pip', 'docker')
+PROGRAMS += ('.venv-new/bin/pip', '.venv-verifiers/bin/python', 'docker')
 
 
 class Block(NamedTuple):

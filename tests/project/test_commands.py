@@ -37,7 +37,10 @@ WORDS = dict(
     CHECKPOINT='runs/think_answer_grpo/ckpt/iteration_1.pth.tar',
     FOLDER='runs/think_answer_grpo/model/last',
 )
-OTHERS = r'(\S*/)?(pip|uv|docker|git|python3\.11 -m venv|python -m pytest|python llama\.cpp/\S+) .*'
+OTHERS = (
+    r'(\S*/)?(pip|uv|docker|git|openenv|cd|sed|python -m server\.app|python3\.11 -m venv|python -m pytest|'
+    r'python llama\.cpp/\S+) .*'
+)
 TARGETS = re.search(r'^\.PHONY: (.*)$', read('Makefile'), re.MULTILINE)[1].split()
 
 

@@ -14,6 +14,7 @@ from dizoo_llm.tasks import create_task
 from dizoo_llm.tasks.verifiers import _weights
 
 from tests.dizoo_llm.agents.episodes import play, read, turn
+from tests.project.documents import blocks_of
 
 pytest.importorskip('verifiers.v1', reason='needs verifiers from 0.4 on, which numpy<2 excludes')
 pytestmark = pytest.mark.unittest
@@ -183,7 +184,21 @@ def test_the_reward_is_that_of_the_one_run_of_the_policy(names, found):
             asyncio.run(rollout)
 
 
-@pytest.mark.skipif(shutil.which('uv') is None, reason='verifiers starts its harness `null` by uv')
+needs_uv = pytest.mark.skipif(shutil.which('uv') is None, reason='verifiers starts its harness `null` by uv')
+
+
+@needs_uv
+def test_the_taskset_of_the_page(env_of, tmp_path, monkeypatch):
+    text, = (block.text for block in blocks_of('docs/tutorials/own_agent.md') if 'vf.Taskset' in block.text)
+    (tmp_path / 'my_taskset.py').write_text(text, encoding='utf-8')
+    monkeypatch.syspath_prepend(tmp_path)
+    env = env_of('my-taskset', config=dict(agent=dict(harness=dict(id='null'))))
+    for answer, reward in (('0 and 2 are 2', 1.0), ('3', 0.0)):
+        *_, info = play(env, answer, index=2)[1]
+        assert (info['prompt'], info['reward_parts'], info['failed']) == ('What is 0 + 2?', dict(right=reward), None)
+
+
+@needs_uv
 def test_a_tool_of_an_environment_is_called_by_its_own_harness(env_of):
     env = env_of('vf-tool')
     call = '<tool_call>{"name": "twice", "arguments": {"word": "a"}}</tool_call>'
