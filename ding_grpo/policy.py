@@ -38,6 +38,7 @@ from .data.batch import Batch
 from .data.diagnose import check_weights
 from .data.folding import fold_group, whole_episodes
 from .data.row_generators import EpisodeKeys
+from .data.token_rewards import with_token_rewards
 from .learn.advantage import Advantage
 from .learn.learning import Learning
 from .learn.observer import Observers
@@ -276,7 +277,8 @@ class GRPOPolicy(Policy):
             return self.actor.sample(data, keys, forced, enough)
 
     def _process_transition(self, obs: Any, policy_output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
-        return self.actor.transition(obs, policy_output, timestep)
+        transition = self.actor.transition(obs, policy_output, timestep)
+        return with_token_rewards(transition, timestep.info.get('token_rewards'))
 
     def _get_train_sample(self, transitions: List[Any]) -> List[Dict[str, Any]]:
         """

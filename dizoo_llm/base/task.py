@@ -112,6 +112,25 @@ class Task(ABC):
         """What a scorer says of a completion besides its numbers, such as a test that failed, for a policy that teaches
         itself (``policy.teacher``); None for nothing. The completion is data, as in ``score``."""
 
+    def token_rewards(self, problem: Problem, completion: str, tokens: List[str]) -> Optional[Sequence[float]]:
+        """
+        Overview:
+            Rewards of single tokens beside those of ``score``, such as those of a process reward model. Their sum is \
+            the part ``tokens`` of the reward, with the weight 1. Where advantages compare single tokens, each token \
+            gets its own. For tasks of one turn. The completion is data, as in ``score``.
+        Arguments:
+            - tokens (:obj:`List[str]`): The text that each token adds to the completion. It is empty for the token \
+                that ends it, and for a token that ends within a character.
+        Returns:
+            - rewards (:obj:`Optional[Sequence[float]]`): A finite number for each token; None if the part does not \
+                apply.
+        """
+
+    @property
+    def rewards_tokens(self) -> bool:
+        """Whether the task defines ``token_rewards``."""
+        return type(self).token_rewards is not Task.token_rewards
+
     def demonstration(self, problem: Problem) -> str:
         """A right completion for supervised learning: the reference answer in the format that the scorer expects."""
         return problem.answer
@@ -166,6 +185,23 @@ class Task(ABC):
         if wrong is not None:
             return [TaskError(f'{type(self).__name__}.score_batch {wrong}')] * len(completions)
         return [_or_error(self._checked, *row) for row in zip(entries, problems, completions)]
+
+    def checked_token_rewards(self, problem: Problem, completion: str, tokens: List[str]) -> Optional[List[float]]:
+        """Call ``token_rewards``. Raises a ``TaskError`` if it raises, or does not give one number for each token."""
+        name = 'token_rewards'
+        try:
+            with time_limit(self.seconds):
+                found = as_list(self.token_rewards(problem, completion, tokens))
+        except (Exception, SystemExit) as error:  # as in checked_score
+            raise self._error(f'{name} raised {describe(error)}', problem, completion) from error
+        if found is None:
+            return None
+        wrong = wrong_number(found, len(tokens))
+        if wrong is None and not all(map(is_reward, found)):
+            wrong = f'returned {found!r:.200}, must return finite numbers (float32)'
+        if wrong is not None:
+            raise self._error(f'{name} {wrong}', problem, completion)
+        return [float(reward) for reward in found]
 
     def batch_limit(self) -> ContextManager:
         return time_limit(self.seconds and BATCH * self.seconds, f'{BATCH} times seconds of the task')
@@ -244,7 +280,7 @@ def check_scorer(task: Task) -> None:
         if names[:1] and names[0] in COMPLETION or names[1:] and names[1] in PROBLEM:
             told = ', '.join(names)
             raise ConfigError(f'{where}.{name}({told}): gets the problem first, then the completion. Swap them.')
-    for name in ('problem', 'score_batch', 'demonstration', 'begin', 'respond'):
+    for name in ('problem', 'score_batch', 'token_rewards', 'demonstration', 'begin', 'respond'):
         check_not_async(getattr(task, name, None), f'{where}.{name}')
     for name, rule in (('concurrency', Rule.integer(1)), ('retries', Rule.integer(0))):
         if not rule.holds(getattr(task, name)):

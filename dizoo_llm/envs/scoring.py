@@ -9,6 +9,8 @@ from dizoo_llm.models.reward_model import KEY, RewardModel
 
 from .fitting import Problems
 
+TOKENS = 'tokens'  # the part of the reward that is the sum of ``Task.token_rewards``
+
 
 class Ended(NamedTuple):
     """
@@ -19,6 +21,7 @@ class Ended(NamedTuple):
     completion: str  # without the end-of-sequence token
     terminated: bool  # whether it ended with an end-of-sequence token
     length: int  # number of tokens, including the end-of-sequence token
+    token_rewards: Union[List[float], str, None] = None  # see ``Task.token_rewards``; or why there are none
 
 
 class Scoring:
@@ -41,6 +44,13 @@ class Scoring:
                 )
             self.weights[model.name] = model.weight
         self._scored = list(self.weights)
+        if task.rewards_tokens:
+            if TOKENS in self.weights:
+                raise ConfigError(
+                    f'env.task: {type(task).__name__} has token_rewards, whose sum is the part {TOKENS!r} of the '
+                    'reward, and another part of this name. Rename it.'
+                )
+            self.weights[TOKENS] = 1.0
         if self._overlong_buffer is not None:
             if self._overlong_buffer > self._max_new_tokens:
                 raise ConfigError(
@@ -100,6 +110,9 @@ class Scoring:
         place of its parts drops this row only.
         """
         failed = scored.message if isinstance(scored, TaskError) else None
+        of_tokens = ended.token_rewards
+        if isinstance(of_tokens, str):
+            failed, of_tokens = failed or of_tokens, None
         parts = dict(scored) if failed is None else dict.fromkeys(self._scored)
         return_part = self._task.return_part
         if self._task.must_end and not ended.terminated and parts[return_part] is not None:
@@ -108,7 +121,11 @@ class Scoring:
             begins = self._max_new_tokens - self._overlong_buffer
             length = ended.length if ended.terminated else self._max_new_tokens
             parts['overlong'] = -max(length - begins, 0) / self._overlong_buffer
+        if TOKENS in self.weights:
+            parts[TOKENS] = None if failed is not None or of_tokens is None else sum(of_tokens)
         info = self._info(parts, failed)
+        if of_tokens is not None and info['failed'] is None:
+            info['token_rewards'] = [self.weights[TOKENS] * reward for reward in of_tokens]
         return self.reward(info['reward_parts']), info
 
     def outcomes(self, problems: Problems, rows: Sequence[Ended]) -> List[Tuple[float, Dict[str, Any]]]:

@@ -1,4 +1,5 @@
 """The environment over tokens, with gymnasium's interface."""
+import os
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import gymnasium
@@ -101,6 +102,10 @@ class TokenEnv(gymnasium.Env):
         if self.task.must_end:
             raise ConfigError(
                 f'env.task: {name} has must_end = True, which is for tasks of one turn. Use turn.cut in respond.'
+            )
+        if self.task.rewards_tokens:
+            raise ConfigError(
+                f'env.task: {name} has token_rewards, which is for tasks of one turn. Give rewards of turns in respond.'
             )
         for key in ('reward_models', 'overlong_buffer'):
             if options[key]:
@@ -236,13 +241,33 @@ class TokenEnv(gymnasium.Env):
     def _score(self, info: Dict[str, Any], ended: bool) -> Tuple[float, bool, bool]:
         """Score a completion, and add its entries to ``info``. Returns reward, terminated and truncated."""
         info['completion'] = text = self._text()
-        row = Ended(self.index, text, ended, self.own_length)
+        row = Ended(self.index, text, ended, self.own_length, self._token_rewards(text))
         if not self._scores:
             info['unscored'] = row
             return 0., ended, not ended
         reward, outcome = self.scoring.outcome(self.scoring.score(self.problem, text), row)
         info.update(outcome)
         return reward, ended, not ended
+
+    def _token_rewards(self, text: str) -> Union[List[float], str, None]:
+        """Those of the completion's tokens; why they cannot be given; None for a task without them."""
+        if not self.task.rewards_tokens:
+            return None
+        try:
+            return self.task.checked_token_rewards(self.problem, text, self._pieces(text))
+        except TaskError as error:
+            return error.message
+
+    def _pieces(self, text: str) -> List[str]:
+        """The text that each token of a completion of one turn adds to it. A character of several tokens is that of its
+        last one."""
+        ends, before = [], self._prompt
+        for n in range(1, len(self._turn) + 1):
+            begun = self._encoder.decode(self._turn[:n], before).rstrip('\ufffd')
+            ends.append(len(os.path.commonprefix([begun, text])))
+        ends[-1] = len(text)
+        starts = [0, *ends[:-1]]
+        return [text[max(starts[:n + 1]):end] for n, end in enumerate(ends)]
 
     def _answer(self, info: Dict[str, Any], ended: bool) -> Tuple[float, bool, bool]:
         """As ``_score``, for a turn that the task answers."""

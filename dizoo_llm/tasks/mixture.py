@@ -45,6 +45,8 @@ class MixtureTask(MultiTurnTask):
             tasks.append(create_task({k: v for k, v in part.items() if k not in OF_PART}, where))
             if tasks[-1].environment is not None:
                 raise ConfigError(f'{where}: {type(tasks[-1]).__name__} has its own environment. Train it alone.')
+            if tasks[-1].rewards_tokens:
+                raise ConfigError(f'{where}: {type(tasks[-1]).__name__} has token_rewards. Train it alone.')
             if self._most[i] is not None and not tasks[-1].has_turns:
                 raise ConfigError(
                     f'{where}.max_turns = {self._most[i]}: {type(tasks[-1]).__name__} has one turn. Remove it.'
