@@ -234,7 +234,10 @@ def make_batch(weight, **fields):
     """Rows of one group, with these fields; the others are plain."""
     rows = len(weight)
     flags = {name: torch.zeros(rows, dtype=torch.bool) for name in ('truncated', 'failed', 'equal', 'filtered')}
-    numbers = {name: torch.zeros(rows).long() for name in ('group', 'group_id', 'collect_iter', 'sampled_after')}
+    numbers = {
+        name: torch.zeros(rows).long()
+        for name in ('group', 'problem', 'group_id', 'collect_iter', 'sampled_after')
+    }
     steps = {name: torch.zeros_like(weight) for name in ('action', 'logp_old', 'reward')}
     whole = dict(length=(weight != 0).sum(1), turn=torch.where(weight != 0, 0, -1))
     return Batch(

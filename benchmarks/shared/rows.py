@@ -24,6 +24,7 @@ def batch_of(prompts: List[Tensor], action: Tensor, weight: Tensor, group_size: 
         length=(weight != 0).sum(1),
         turn=torch.where(weight != 0, 0, -1),
         group=rows // group_size,
+        problem=zero,
         row=zero,
         group_id=rows,
         collect_iter=zero,
