@@ -14,8 +14,8 @@ from .loss_options import loss_config, surrogate_name
 # Keys of language models.
 _OF_TOKENS = (
     'learn.micro_batch_tokens', 'learn.mask_truncated', 'learn.reward_aggregation', 'learn.demonstrations.share',
-    'collect.extra_rows', 'collect.top_k', 'collect.top_p', 'collect.processors', 'collect.autocast', 'collect.engine',
-    'eval.autocast', 'teacher'
+    'learn.preference.weight', 'learn.environment_tokens.weight', 'collect.extra_rows', 'collect.top_k',
+    'collect.top_p', 'collect.processors', 'collect.autocast', 'collect.engine', 'eval.autocast', 'teacher'
 )
 
 # What an advantage of whole episodes needs.

@@ -26,6 +26,11 @@ KEYS = dict(
         # Supervised tokens in each update: right completions of training problems (``Task.demonstration``). For
         # language models.
         demonstrations=supervised.DEMONSTRATIONS,
+        # A loss of the tokens that the environment replies (ECHO), which the policy learns to predict. For several
+        # turns.
+        environment_tokens=supervised.ENVIRONMENT_TOKENS,
+        # A preference loss on pairs of rows, DPO: the best of each group against the worst. For language models.
+        preference=supervised.PREFERENCE,
     ),
     collect=collect.COLLECT,
     eval=evaluate.EVAL,

@@ -72,7 +72,7 @@ def _try(surrogate: Surrogate, name: str, options: Dict[str, Any]) -> None:
 def _small_tensors(surrogate: Surrogate) -> Tuple[Tuple, Dict[str, torch.Tensor]]:
     """Arguments for a trial: (ratio, adv, logp_new, low, high), and the tensors that the surrogate needs by name."""
     logp = torch.tensor([[0., 0.5, -0.5], [1., -1., 0.]]).requires_grad_()  # (B, S)
-    tensors = dict(logp_old=torch.zeros_like(logp), weight=torch.ones_like(logp))
+    tensors = dict(logp_old=torch.zeros_like(logp), weight=torch.ones_like(logp), group=torch.tensor([0, 0]))
     given, _ = surrogate_arguments(surrogate)
     return (logp.exp(), torch.tensor([[1.], [-1.]]), logp, 0.8, 1.2), {key: tensors[key] for key in given}
 

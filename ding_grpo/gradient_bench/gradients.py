@@ -16,7 +16,7 @@ BY_STEP = ' by step'
 ADVANTAGES = (*ADVANTAGE_METHODS, *TOKEN_ADVANTAGE_METHODS, *(name + BY_STEP for name in STEP_ADVANTAGE_METHODS))
 # Methods that compare a row with those of other groups, by reward and length alone. They get one batch a call, once for
 # each combination of rewards and lengths. All others get many batches at once.
-OVER_BATCH = ('batch', 'reinforce_plus_plus_baseline', 'gpg', 'reinforce_plus_plus')
+OVER_BATCH = ('batch', 'reinforce_plus_plus_baseline', 'gpg', 'batch_mean', 'reinforce_plus_plus')
 MOST = 1000  # batches in one call, which bounds the memory
 
 
@@ -79,7 +79,9 @@ def loss_gradients(
         if divided:
             of_texts = of_texts / texts[completion].unsqueeze(1)
         logp_new = new[completion].requires_grad_()
-        loss, _ = grpo_error(grpo_data(logp_new, old[completion], None, of_texts, weight), config)
+        loss, _ = grpo_error(
+            grpo_data(logp_new, old[completion], None, of_texts, weight, world.prompt[completion]), config
+        )
         of_rows = len(flat) if config.reduction == 'token' else len(of)  # rows of an episode count as one
         coefficient, = torch.autograd.grad(-loss * of_rows / row.shape[1], logp_new)
         per_text = (coefficient.unsqueeze(-1) * score[completion]).sum(1)  # (R, D)

@@ -93,7 +93,12 @@ class Asked(NamedTuple):
     path: str
 
 
+# In this order; 'chord' scales the policy's loss alone, so it comes first.
 EXTRA_LOSSES: Dict[str, Asked] = dict(
+    chord=Asked(
+        lambda cfg: cfg.learn.demonstrations.share > 0 and cfg.learn.demonstrations.schedule.peak > 0,
+        'ding_grpo.extras.chord:ChordLoss'
+    ),
     teacher=Asked(
         lambda cfg: cfg.teacher is not None and 'pretrained' in cfg.teacher, 'ding_grpo.extras.teacher:TeacherLoss'
     ),
@@ -102,8 +107,13 @@ EXTRA_LOSSES: Dict[str, Asked] = dict(
         'ding_grpo.extras.self_teacher:SelfTeacherLoss'
     ),
     demonstrations=Asked(
-        lambda cfg: cfg.learn.demonstrations.share > 0, 'ding_grpo.extras.demonstrations:DemonstrationLoss'
+        lambda cfg: cfg.learn.demonstrations.share > 0 and cfg.learn.demonstrations.schedule.peak == 0,
+        'ding_grpo.extras.demonstrations:DemonstrationLoss'
     ),
+    environment_tokens=Asked(
+        lambda cfg: cfg.learn.environment_tokens.weight > 0, 'ding_grpo.extras.environment_tokens:EnvironmentLoss'
+    ),
+    preference=Asked(lambda cfg: cfg.learn.preference.weight > 0, 'ding_grpo.extras.preference:PreferenceLoss'),
     critic=Asked(lambda cfg: cfg.learn.advantage == 'gae', 'ding_grpo.extras.value_loss:ValueLoss'),
 )
 

@@ -192,7 +192,7 @@ class Updater:
     ) -> Tuple:
         """Loss and info of rows, or their part of the loss of a mini-batch of so many ``tokens``; by ``config``,
         another loss."""
-        data = grpo_data(logp, self.logp_old(batch, logp), batch.logp_ref, batch.adv, batch.weight)
+        data = grpo_data(logp, self.logp_old(batch, logp), batch.logp_ref, batch.adv, batch.weight, batch.group)
         config = replace(config or self.loss_config, beta=self.beta, max_length=self._actor.max_length)
         if config.draws:  # the same in the loss and in its metrics, and in a resumed run
             config = config.drawing_from(torch.Generator().manual_seed(self.step_seed))

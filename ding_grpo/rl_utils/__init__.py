@@ -22,13 +22,15 @@ from .ppo_losses.fields import ppo_data, ppo_data_continuous, ppo_policy_data, p
     ppo_value_data
 from .ppo_losses.ppo_loss import PPOLoss
 from .ppo_losses.shared import ppo_info, ppo_loss, ppo_policy_loss, ppo_value_error
+from .preference import preference_data, preference_error, preference_info
 from .presets import LOSS_PRESETS, Preset
 from .reduce import REDUCTIONS, masked_mean, reduce_loss, row_mean, sequence_mean
 from .rloo import rloo_info, rloo_policy_data, rloo_policy_error
 from .supervised import supervised_data, supervised_error, supervised_info
 from .surrogates import BATCH_SURROGATES, ROW_SURROGATES, SURROGATES, TOKEN_RATIO_SURROGATES, Limits, Surrogate, \
     Traits, check_surrogate_options, cispo_surrogate, clip_cov_surrogate, clip_surrogate, cpgd_surrogate, \
-    dppo_kl_surrogate, dppo_tv_surrogate, dro_surrogate, geo_mean_surrogate, gpg_surrogate, kl_cov_surrogate, \
-    register_surrogate, sapo_surrogate, surrogate_arguments, surrogate_function, surrogate_traits, vespo_surrogate
+    dppo_kl_surrogate, dppo_tv_surrogate, dro_surrogate, fipo_surrogate, flash_reinforce_surrogate, \
+    geo_mean_surrogate, gpg_surrogate, kl_cov_surrogate, m2po_surrogate, real_surrogate, register_surrogate, \
+    sapo_surrogate, surrogate_arguments, surrogate_function, surrogate_traits, vespo_surrogate
 from .token_advantage import TOKEN_ADVANTAGE_METHODS, high_entropy, token_advantage
 from .value import explained_variance, gae_advantage, value_error, value_info

@@ -32,9 +32,12 @@ def group_advantage(
           factor replaces the rows that teach nothing. verl counts rows whose reward is 0 in their place.
         - ``max_rl``: (r - m) / m, and 0 if m is not positive, for rewards of at least 0, \
           https://arxiv.org/abs/2602.02710.
+        - ``batch_mean``: r - mean of all rewards, FlashREINFORCE, \
+          https://github.com/yifanzhang-pro/FlashREINFORCE. It compares no groups, which may have one row.
 
         A group of one row, or of equal rewards, carries no information: its advantage is 0 before any shift over the \
-        batch. Only ``reinforce_plus_plus_baseline`` shifts; there such rows get minus the mean, scaled.
+        batch. Only ``reinforce_plus_plus_baseline`` shifts; there such rows get minus the mean, scaled. In \
+        ``batch_mean`` a row is compared with all others, so this does not apply.
     Arguments:
         - eps (:obj:`float`): Added to the standard deviation.
         - length (:obj:`Optional[torch.Tensor]`): Number of tokens of each trajectory; required by ``opo``.
@@ -216,6 +219,7 @@ _METHODS: Dict[str, Callable[[_Groups], Tensor]] = dict(
     pass_k=_pass_k,
     opo=_opo,
     gpg=lambda g: g.centred() * len(g.reward) / (~g.equal()).sum().clamp(min=1),
+    batch_mean=lambda g: (g.reward - g.reward.mean()).masked_fill((g.reward == g.reward[0]).all(), 0),
     max_rl=lambda g: torch.where(g.mean() > 0, _over(g.centred(), g.mean()), 0),
 )
 ADVANTAGE_METHODS = tuple(_METHODS)

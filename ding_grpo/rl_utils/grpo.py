@@ -18,8 +18,10 @@ from .loss_config import LossConfig, with_options
 from .reduce import masked_mean, reduce_loss, row_mean
 from .surrogates import surrogate_arguments
 
-grpo_data = namedtuple('grpo_data', ['logp_new', 'logp_old', 'logp_ref', 'adv', 'weight'])
-grpo_policy_data = namedtuple('grpo_policy_data', ['logit_new', 'logit_old', 'logit_ref', 'action', 'adv', 'weight'])
+grpo_data = namedtuple('grpo_data', ['logp_new', 'logp_old', 'logp_ref', 'adv', 'weight', 'group'], defaults=(None, ))
+grpo_policy_data = namedtuple(
+    'grpo_policy_data', ['logit_new', 'logit_old', 'logit_ref', 'action', 'adv', 'weight', 'group'], defaults=(None, )
+)
 
 
 class grpo_info(namedtuple('grpo_info', ['approx_kl', 'clipfrac'])):
@@ -61,7 +63,8 @@ def grpo_error(
         Loss of Group Relative Policy Optimization and its variants from log-probabilities.
     Arguments:
         - data (:obj:`namedtuple`): ``grpo_data``. ``logp_old=None``: the trained policy sampled the tokens. \
-            ``logp_ref=None``: no reference policy, requires ``beta=0``. ``weight=None``: every token counts.
+            ``logp_ref=None``: no reference policy, requires ``beta=0``. ``weight=None``: every token counts. \
+            ``group``: the group of each row, for surrogates that need it; otherwise None.
         - num_tokens (:obj:`Optional[float]`): As in ``reduce_loss``, for ``token`` with accumulated gradients.
         - with_info (:obj:`bool`): Whether to compute the metrics, which take about half of the time.
         - mask_metrics (:obj:`bool`): Whether ``info`` counts only tokens with nonzero weight. False counts all \
@@ -73,13 +76,14 @@ def grpo_error(
     Shapes:
         - logp_new, logp_old, logp_ref, weight (:obj:`torch.FloatTensor`): :math:`(B, S)`, B rows of S tokens
         - adv (:obj:`torch.FloatTensor`): :math:`(B, )`, or :math:`(B, S)` with one advantage per token
+        - group (:obj:`torch.LongTensor`): :math:`(B, )`
     """
     _check_fields(data)
     config = with_options(config, options)
     if data.logp_ref is None and config.beta != 0:
         raise ValueError(f'beta = {config.beta}: must be 0 without logp_ref')
     dtype = wide_type(data.logp_new)
-    logp_new, logp_old, logp_ref, adv, weight = (None if x is None else x.to(dtype) for x in data)
+    logp_new, logp_old, logp_ref, adv, weight = (None if x is None else x.to(dtype) for x in data[:5])
     weight = torch.ones_like(logp_new) if weight is None else weight
     adv = adv.unsqueeze(1) if adv.dim() == 1 else adv  # (B, 1) or (B, S)
 
@@ -87,7 +91,7 @@ def grpo_error(
     per_token = [logp_new, logp_new.detach() if logp_old is None else logp_old, logp_ref]
     filled = [None if x is None else x.masked_fill(weight == 0, 0) for x in per_token]
     log_ratio, r, kl = _ratio_and_kl(*filled, weight, config)  # (B, S) each
-    loss = _reduced(-_objective(r, adv, *filled[:2], weight, config), kl, weight, num_tokens, config)
+    loss = _reduced(-_objective(r, adv, *filled[:2], weight, data.group, config), kl, weight, num_tokens, config)
     if not with_info:
         return loss, None
 
@@ -102,19 +106,25 @@ def grpo_error(
 def _ratio_and_kl(logp_new: Tensor, logp_old: Tensor, logp_ref: Optional[Tensor], weight: Tensor,
                   config: LossConfig) -> Tuple[Tensor, Tensor, Tensor]:
     log_ratio = logp_new - logp_old
-    of_token = config.ratio == 'token'
-    log_weight = log_ratio if of_token else row_mean(log_ratio, weight).unsqueeze(1).expand_as(log_ratio)
+    log_weight = log_ratio
+    if config.ratio != 'token':
+        log_weight = row_mean(log_ratio, weight).unsqueeze(1).expand_as(log_ratio)
+    if config.ratio == 'sequence_token':
+        log_weight = log_weight.detach() + logp_new - logp_new.detach()
     r = bounded(log_weight).exp()
     kl = torch.zeros_like(logp_new) if logp_ref is None else kl_estimate(logp_new, logp_ref, config.kl_type)
     return log_ratio, r, kl * r if config.kl_ratio_correction else kl
 
 
 def _objective(
-        ratio: Tensor, adv: Tensor, logp_new: Tensor, logp_old: Tensor, weight: Tensor, config: LossConfig
+        ratio: Tensor, adv: Tensor, logp_new: Tensor, logp_old: Tensor, weight: Tensor, group: Optional[Tensor],
+        config: LossConfig
 ) -> Tensor:
     """What the surrogate maximises: (B, S), or (B, 1) with one objective per row."""
-    tensors = dict(logp_old=logp_old, weight=weight)
+    tensors = dict(logp_old=logp_old, weight=weight, group=group)
     given = {name: tensors[name] for name in surrogate_arguments(config.objective)[0]}
+    if 'group' in given:
+        check_tensor('group', group, tuple(weight.shape[:1]), '(B, )', 'int64')
     bound = {} if config.delta is None else dict(delta=config.delta)
     return config.objective(ratio, adv, logp_new, *config.bounds, **bound, **given, **config.surrogate_options)
 
@@ -163,8 +173,8 @@ def grpo_policy_error(
         ``grpo_error`` from logits, with the name and fields of DI-engine main. The loss equals that of DI-engine \
         main; so does ``info`` with ``mask_metrics=False``.
     Arguments:
-        - data (:obj:`namedtuple`): ``grpo_policy_data``. ``logit_old``, ``logit_ref`` and ``weight`` may be None \
-            as in ``grpo_error``.
+        - data (:obj:`namedtuple`): ``grpo_policy_data``. ``logit_old``, ``logit_ref``, ``weight`` and ``group`` \
+            may be None as in ``grpo_error``.
         - options: The other arguments of ``grpo_error``, such as ``clip_ratio`` and ``beta``.
     Shapes:
         - logit_new, logit_old, logit_ref (:obj:`torch.FloatTensor`): :math:`(B, S, V)`, V tokens in the vocabulary
@@ -173,7 +183,8 @@ def grpo_policy_error(
     """
     logits = dict(logit_new=data.logit_new, logit_old=data.logit_old, logit_ref=data.logit_ref)
     new, old, ref = log_probs(logits, data.action, data.weight, log_prob_fn)
-    return grpo_error(grpo_data(new, old, ref, as_floats(data.adv), data.weight), config, **options)
+    group = getattr(data, 'group', None)  # DI-engine main's tuple has none
+    return grpo_error(grpo_data(new, old, ref, as_floats(data.adv), data.weight, group), config, **options)
 
 
 def _check_fields(data: namedtuple) -> None:

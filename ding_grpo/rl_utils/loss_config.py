@@ -10,7 +10,7 @@ from .surrogates import (
     Surrogate, Traits, check_surrogate_options, surrogate_arguments, surrogate_function, surrogate_traits
 )
 
-RATIOS = ('token', 'sequence')
+RATIOS = ('token', 'sequence', 'sequence_token')
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class LossConfig:
         ``LOSS_PRESETS`` contains the combinations of the papers; ``dataclasses.replace`` changes single options.
     Arguments:
         - ratio (:obj:`str`): ``token``, or ``sequence`` for the geometric mean over the row's tokens, GSPO, \
-            https://arxiv.org/abs/2507.18071.
+            https://arxiv.org/abs/2507.18071. ``sequence_token`` has the value of that and the gradient of each \
+            token's own probability, GSPO-token of the same paper: it differs where tokens have different advantages.
         - surrogate (:obj:`Union[str, Surrogate]`): A key of ``SURROGATES``, or a function.
         - clip_ratio (:obj:`float`): Clipping range of the probability ratio below 1, and also above 1 unless \
             ``clip_ratio_high`` is given.

@@ -19,6 +19,7 @@ LOSS_PRESETS: Dict[str, Preset] = dict(
     cispo=Preset(surrogate='cispo', reduction='token', clip_ratio_high=5.0),
     sapo=Preset(surrogate='sapo'),
     gspo=Preset(ratio='sequence', clip_ratio=3e-4, clip_ratio_high=4e-4),
+    gspo_token=Preset(ratio='sequence_token', clip_ratio=3e-4, clip_ratio_high=4e-4),
     luspo=Preset(ratio='sequence', reduction='sum'),
     # clipping ranges of the authors' script, with the advantages and the reduction of Dr. GRPO that they recommend
     dppo_tv=Preset(surrogate='dppo_tv', reduction='constant', clip_ratio=0.15, adv_method='no_std'),
@@ -30,4 +31,8 @@ LOSS_PRESETS: Dict[str, Preset] = dict(
     kl_cov=Preset(surrogate='kl_cov', reduction='token'),
     vespo=Preset(surrogate='vespo', reduction='token'),
     cpgd=Preset(surrogate='cpgd'),
+    fipo=Preset(surrogate='fipo', reduction='token', clip_ratio_high=0.28),
+    m2po=Preset(surrogate='m2po', reduction='token', clip_ratio=0.0),
+    real=Preset(surrogate='real'),
+    flash_reinforce=Preset(surrogate='flash_reinforce', adv_method='batch_mean'),
 )

@@ -16,8 +16,12 @@ def supervised_error(
         reduction: str = 'sequence',
         max_length: Optional[int] = None,
         num_tokens: Optional[float] = None,
+        phi: bool = False,
 ) -> Tuple[Tensor, supervised_info]:
-    """The loss of supervised learning: the negative log-probability of demonstrated tokens. The options are those of
-    ``reduce_loss``."""
-    loss = reduce_loss(-data.logp, data.weight, reduction, max_length, num_tokens)
+    """The loss of supervised learning: the negative log-probability of demonstrated tokens. With ``phi`` that of each
+    token is multiplied by p (1 - p) of its probability p, without a gradient (CHORD, https://arxiv.org/abs/2508.11408).
+    The other options are those of ``reduce_loss``."""
+    p = data.logp.detach().exp()
+    of_token = -data.logp * (p * (1 - p)) if phi else -data.logp
+    loss = reduce_loss(of_token, data.weight, reduction, max_length, num_tokens)
     return loss, supervised_info(-masked_mean(data.logp.detach(), data.weight).item())

@@ -93,7 +93,7 @@ class TestShare:
 
 class TestUpdate:
 
-    @pytest.mark.parametrize('loss', ['grpo', 'dapo', 'dr_grpo', 'gspo', 'clip_cov'])
+    @pytest.mark.parametrize('loss', ['grpo', 'dapo', 'dr_grpo', 'gspo', 'clip_cov', 'real'])
     def test_parts_give_the_whole_update(self, loss):
         learn = dict(
             learning_rate=1e-2,
@@ -115,7 +115,10 @@ class TestUpdate:
         for name in ('total_loss', 'policy_loss', 'entropy', 'grad_norm', 'kl', 'ratio_max', 'clipfrac'):
             assert metrics[name] == pytest.approx(expected[name], rel=2e-3, abs=1e-4), name
 
-    @pytest.mark.parametrize('loss, options', [('clip_cov', dict(share=0.3, low=0.)), ('kl_cov', dict(share=0.3))])
+    @pytest.mark.parametrize(
+        'loss, options',
+        [('clip_cov', dict(share=0.3, low=0.)), ('kl_cov', dict(share=0.3)), ('m2po', dict(budget=0.01))]
+    )
     def test_tokens_are_chosen_among_the_whole_mini_batch(self, loss, options):
 
         def learned(most, data=None):

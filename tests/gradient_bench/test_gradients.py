@@ -67,7 +67,9 @@ class TestTogether:
         for method, k in ((0, 3), (1, 8), (1, number - 1), (0, number - 1)):
             logits, rows = learner.clone().requires_grad_(), row[k]
             old = world.log_prob(sampler)[rows]
-            data = grpo_data(world.log_prob(logits)[rows], old, None, adv[method, k], world.weight[rows])
+            data = grpo_data(
+                world.log_prob(logits)[rows], old, None, adv[method, k], world.weight[rows], world.prompt[rows]
+            )
             expected, = torch.autograd.grad(grpo_error(data, config, beta=0, max_length=3)[0], logits)
             assert torch.allclose(found[method, k], -expected.flatten(), atol=1e-12)
 

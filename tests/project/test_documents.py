@@ -12,7 +12,9 @@ from tests.project.documents import PAGES, ROOT, links, read, split
 SOURCES = ('ding_common', 'ding_grpo', 'dizoo_llm', 'config', 'benchmarks', 'tools', 'examples')
 FOLDERS = '|'.join((*SOURCES, 'docs', 'tests'))
 FILES = [path for name in SOURCES for path in glob.glob(f'{ROOT}/{name}/**/*.py', recursive=True)]
-RANGE = ('clip', 'dppo_tv', 'dppo_kl', 'geo_mean', 'clip_cov', 'cpgd')  # surrogates with a clipping range
+RANGE = (
+    'clip', 'dppo_tv', 'dppo_kl', 'geo_mean', 'clip_cov', 'cpgd', 'fipo', 'm2po'
+)  # surrogates with a clipping range
 pytestmark = pytest.mark.unittest
 
 

@@ -137,7 +137,7 @@ class TestExtremes:
         new, old, ref = batch.logit(), None if on_policy else batch.logit(), batch.logit() if reference else None
         adv = batch.number(*batch.size[:2] if per_token else batch.size[:1], scale=10.)
         loss, info = grpo_policy_error(
-            grpo_policy_data(new, old, ref, batch.action, adv, batch.weight),
+            grpo_policy_data(new, old, ref, batch.action, adv, batch.weight, torch.zeros(len(adv), dtype=torch.long)),
             config=LOSS_PRESETS[preset],
             beta=0.1 if reference else 0,
             kl_type=kl_type,

@@ -120,10 +120,11 @@ class Random:
         self.new, self.old, self.ref = (-torch.rand(4, 5, dtype=torch.float64) for _ in range(3))
         self.new.requires_grad_()
         self.adv = double([1., -2., 0.5, 0.5])  # mean 0
+        self.group = torch.tensor([0, 0, 1, 1])
         self.weight = double([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 0, 0]])
 
     def error(self, logp_old=None, weight=None, **options):
-        return grpo_error(grpo_data(self.new, logp_old, self.ref, self.adv, weight), **options)
+        return grpo_error(grpo_data(self.new, logp_old, self.ref, self.adv, weight, self.group), **options)
 
     def from_logits(self):
         logit, action = torch.randn(4, 5, 3).double().requires_grad_(), torch.randint(0, 3, (4, 5))

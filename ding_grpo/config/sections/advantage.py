@@ -6,7 +6,7 @@ from ..key import POSITIVE, Combination, Key, optional
 from ..loss_options import loss_config
 
 # Values of ``learn.adv_method`` that compare a row with those of all groups.
-UNGROUPED_METHODS = ('reinforce_plus_plus', )
+UNGROUPED_METHODS = ('reinforce_plus_plus', 'batch_mean')
 # Those with which a group may have one row.
 SINGLE_ROW_METHODS = (*UNGROUPED_METHODS, 'remax')
 
@@ -22,7 +22,8 @@ ADVANTAGE = dict(
     # (Optional[str]) How advantages are computed, see ``group_advantage``; two methods for single tokens, see
     # ``token_advantage``: 'reinforce_plus_plus', 'optimal_token_baseline'. None: the preset's. 'grpo'
     # divides by the group's standard deviation. 'no_std' does not divide. It is better when the division would
-    # scale a small part of the reward, such as a format bonus, up to the size of the answer's. With
+    # scale a small part of the reward, such as a format bonus, up to the size of the answer's. 'batch_mean' subtracts
+    # the mean of all rewards of an update, so that a group may have one row. With
     # ``advantage='gae'``: None or 'batch' normalises over all steps of the update, 'no_std' does not normalise.
     adv_method=optional(Rule.one_of(*ADVANTAGE_METHODS, 'reinforce_plus_plus', 'optimal_token_baseline', 'remax')),
     # (float) With 'anchor': weight of the comparison of states beside that of outcomes.
@@ -58,10 +59,11 @@ def check(policy: Combination) -> None:
         )
     if advantage in ('gae', 'none'):
         return check_ungrouped(policy, 'learn.advantage')
-    if policy['group_size'] == 1 and method not in SINGLE_ROW_METHODS:
+    if policy['group_size'] == 1 and found not in SINGLE_ROW_METHODS:
         raise policy.refusal(
             'group_size', "a group is compared with itself, so it needs at least 2 rows. Raise it, or set "
-            "policy.learn.advantage to 'gae', or policy.learn.adv_method to 'reinforce_plus_plus' or to 'remax'. "
+            "policy.learn.advantage to 'gae', or policy.learn.adv_method to 'reinforce_plus_plus', 'batch_mean' or "
+            "'remax'. "
             "With policy.teacher alone, policy.learn.advantage can be 'none'."
         )
     if method == 'remax':
@@ -69,8 +71,8 @@ def check(policy: Combination) -> None:
             'collect.shared_start', True, "with policy.learn.adv_method = 'remax', because one greedy episode is the "
             'baseline of all rows of a group'
         )
-    if method in UNGROUPED_METHODS:
-        check_ungrouped(policy, 'learn.adv_method')
+    if found in UNGROUPED_METHODS:
+        check_ungrouped(policy, 'learn.adv_method' if method == found else 'learn.loss')
 
 
 def check_ungrouped(policy: Combination, key: str) -> None:

@@ -7,13 +7,15 @@ from ..loss_options import loss_config, surrogate_name
 
 LOSS = dict(
     # (str) A preset of the choices below, by the name of its paper: grpo, bnpo, dr_grpo, dapo, cispo, sapo, gspo,
-    # luspo, dppo_tv, dppo_kl, gmpo, gpg, dro, clip_cov, kl_cov, vespo, cpgd (docs/reference/losses.md). A choice
-    # that is None takes the preset's value.
+    # gspo_token, luspo, dppo_tv, dppo_kl, gmpo, gpg, dro, clip_cov, kl_cov, vespo, cpgd, fipo, m2po, real,
+    # flash_reinforce (docs/reference/losses.md). A choice that is None takes the preset's value.
     loss=Key('grpo', Rule.one_of(*LOSS_PRESETS)),
-    # (Optional[str]) 'token' for a ratio per token, 'sequence' for a ratio per row.
+    # (Optional[str]) 'token' for a ratio per token, 'sequence' for a ratio per row. 'sequence_token' for that of the
+    # row with each token's own gradient, where tokens have different advantages (GSPO-token).
     ratio=optional(Rule.one_of(*RATIOS)),
     # (Optional[str]) 'clip', 'cispo', 'sapo', 'dppo_tv', 'dppo_kl', 'geo_mean', 'gpg', 'dro', 'clip_cov',
-    # 'kl_cov', 'vespo', 'cpgd', or 'module:function' for your own (docs/reference/losses.md).
+    # 'kl_cov', 'vespo', 'cpgd', 'fipo', 'm2po', 'real', 'flash_reinforce', or 'module:function' for your own
+    # (docs/reference/losses.md).
     surrogate=optional(Rule('the name of a surrogate', lambda v: isinstance(v, str))),
     # (dict) Options of that surrogate by name, such as ``dict(dual_clip=3.0)`` of 'clip'
     # (docs/reference/losses.md).

@@ -21,7 +21,8 @@ POLICY = dict(
     # (bool) Priorities of a replay buffer, which are not supported. Read by DI-engine's pipelines.
     priority=Key(False, Rule('False: groups have no priorities', lambda v: v is False)),
     # (int) Trajectories from one start, at least 2; 1 is allowed with ``learn.advantage='gae'`` or 'none' and with
-    # ``learn.adv_method='reinforce_plus_plus'`` or ``'remax'``. Raise it when most groups have equal rewards.
+    # ``learn.adv_method='reinforce_plus_plus'``, 'batch_mean' or 'remax'. Raise it when most groups have equal
+    # rewards.
     group_size=Key(8, SIZE),
     # (dict) Arguments of the registered model. ``causal_lm`` needs either ``pretrained`` or ``config``.
     model=dict(),

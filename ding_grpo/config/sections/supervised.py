@@ -25,6 +25,37 @@ DEMONSTRATIONS = dict(
     share=Key(0.0, Rule.number(0, MOST)),
     # (float) Coefficient of their mean negative log-probability.
     weight=Key(1.0, POSITIVE),
+    # CHORD (https://arxiv.org/abs/2508.11408): the loss is (1 - mu) times the policy's plus mu times that of the
+    # demonstrations.
+    schedule=dict(
+        # (float) Largest mu, in (0, 1]. 0: no schedule; ``weight`` is then the coefficient.
+        peak=Key(0.0, Rule.number(0, 1)),
+        # (float) mu at the end, at most ``peak``.
+        valley=Key(0.0, Rule.number(0, 1)),
+        # (int) Updates in which mu rises from 0 to ``peak``.
+        warmup=Key(0, Rule.integer(0, MOST)),
+        # (int) Updates after the warm-up in which mu falls from ``peak`` to ``valley``, as a cosine.
+        decay=Key(0, Rule.integer(0, MOST)),
+        # (bool) Whether each token has the weight p (1 - p) of its probability, so that tokens that the policy finds
+        # impossible do not disrupt it. For a constant mu, such as peak = valley = 0.1.
+        phi=False,
+    ),
+)
+
+ENVIRONMENT_TOKENS = dict(
+    # (float) Coefficient of the negative log-probability of a reply's token (ECHO, https://arxiv.org/abs/2605.24517).
+    # 0: none.
+    weight=Key(0.0, Rule.number(0, MOST)),
+)
+
+PREFERENCE = dict(
+    # (float) Coefficient of its loss (DPO, https://arxiv.org/abs/2305.18290). 0: none.
+    weight=Key(0.0, Rule.number(0, MOST)),
+    # (float) Coefficient of the log-ratio to the reference. The larger, the less the policy moves for a pair.
+    beta=Key(0.1, POSITIVE),
+    # (str) What the log-ratio is relative to. 'sampler': the policy that sampled. 'start': the reference of
+    # ``kl.beta``, which must be above 0.
+    reference=Key('sampler', Rule.one_of('sampler', 'start')),
 )
 
 CONTEXTS = ('sibling', 'reference', 'feedback')
@@ -62,13 +93,21 @@ _NO_USE = ('config', 'lora', 'save_merged', 'gradient_checkpointing')  # of the 
 
 def check(policy: Combination) -> None:
     teacher, demonstrates = policy['teacher'], policy['learn.demonstrations.share'] > 0
+    prefers = policy['learn.preference.weight'] > 0
+    check_preference(policy)
     policy.only_with(['learn.demonstrations.weight'], demonstrates, 'policy.learn.demonstrations.share above 0')
+    check_schedule(policy, demonstrates)
+    if policy['learn.environment_tokens.weight'] > 0:
+        reason = 'with policy.learn.environment_tokens, which reads hidden states'
+        policy.must_be('learn.log_prob_fn', 'linear_log_prob', reason)
+        policy.must_be('teacher', None, f'{reason} in the place of a teacher')
     policy.only_with((f'learn.distillation.{key}' for key in DISTILLATION), teacher is not None, 'policy.teacher')
     if policy['learn.advantage'] == 'none':
-        if teacher is None and not demonstrates:
+        if teacher is None and not demonstrates and not prefers:
             raise policy.refusal(
                 'learn.advantage', 'nothing would be learned. Set policy.teacher = dict(pretrained=...), '
-                'policy.learn.demonstrations = dict(share=...), or another advantage.'
+                'policy.learn.demonstrations = dict(share=...), policy.learn.preference = dict(weight=...), or another '
+                'advantage.'
             )
         policy.must_be_default(
             ['learn.adv_method', 'learn.reward_aggregation'],
@@ -91,6 +130,36 @@ def check(policy: Combination) -> None:
         ['collect.top_k', 'collect.top_p', 'collect.processors'],
         'with policy.teacher, because the teacher is compared over the whole vocabulary'
     )
+
+
+def check_schedule(policy: Combination, demonstrates: bool) -> None:
+    key = 'learn.demonstrations.schedule'
+    peak, valley = policy[f'{key}.peak'], policy[f'{key}.valley']
+    policy.only_with([f'{key}.peak'], demonstrates, 'policy.learn.demonstrations.share above 0')
+    policy.only_with(
+        (f'{key}.{name}' for name in ('valley', 'warmup', 'decay', 'phi')), peak > 0, f'policy.{key}.peak above 0'
+    )
+    if valley > peak:
+        raise policy.refusal(f'{key}.valley', f'must be at most policy.{key}.peak = {peak}.')
+    if peak > 0:
+        policy.must_be_default(['learn.demonstrations.weight'], f'with policy.{key}, which gives the coefficient')
+        if policy['learn.advantage'] == 'none':
+            raise policy.refusal(
+                f'{key}.peak', "needs a loss of the policy, which policy.learn.advantage = 'none' lacks."
+            )
+
+
+def check_preference(policy: Combination) -> None:
+    prefers = policy['learn.preference.weight'] > 0
+    own = ['learn.preference.beta', 'learn.preference.reference']
+    policy.only_with(own, prefers, 'policy.learn.preference.weight above 0')
+    if not prefers:
+        return
+    if policy['group_size'] == 1:
+        raise policy.refusal('group_size', 'must be at least 2 with policy.learn.preference, which compares two rows.')
+    policy.must_be('learn.micro_batch_tokens', None, 'with policy.learn.preference, which needs both rows of a pair')
+    if policy['learn.preference.reference'] == 'start' and policy['learn.kl.beta'] == 0:
+        raise policy.refusal('learn.preference.reference', 'needs policy.learn.kl.beta above 0, which reads the start.')
 
 
 def self_teacher(teacher: Dict) -> Dict[str, Any]:

@@ -4,7 +4,7 @@ from torch import Tensor
 from ding_grpo.rl_utils.kl import bounded
 from ding_grpo.rl_utils.reduce import row_mean
 
-from .registry import register_surrogate
+from ..registry import register_surrogate
 
 
 @register_surrogate('geo_mean', token_ratio=True, of_row=True, whole_rows=True)

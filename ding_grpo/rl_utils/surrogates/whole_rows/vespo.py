@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ding_grpo.rl_utils.reduce import masked
 
-from .registry import Limits, register_surrogate
+from ..registry import Limits, register_surrogate
 
 _POSITIVE = Limits(open_low=True)
 

@@ -1,0 +1,111 @@
+"""``policy.learn.preference``: DPO of the best row of each group, beside the policy's loss or alone."""
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.nn.functional import logsigmoid
+
+from ding_common import ConfigError, parallel
+from ding_grpo.data.batch import Batch
+from ding_grpo.extras.preference import PreferenceLoss
+from tests.policies import ALONE, change, gradient, reward, sample_groups, same_reward, token_policy, update, vector
+
+pytestmark = pytest.mark.unittest
+
+
+def preferring(policy={}, weight=1., beta=0.5, reference='sampler', **learn):
+    return token_policy(policy, preference=dict(weight=weight, beta=beta, reference=reference), **learn)
+
+
+def of_rows(model, batch):
+    """Log-probability (B, ) of each row, read alone by ``transformers``."""
+    found = []
+    for row, prompt in enumerate(batch.prompts):
+        ids = torch.cat([prompt, batch.action[row, :batch.length[row]]])
+        logp = model.lm(ids.unsqueeze(0)).logits[0, len(prompt) - 1:-1, :model.output_tokens].log_softmax(-1)
+        found.append(logp.gather(1, ids[len(prompt):].unsqueeze(1)).sum())
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize('reference', ['sampler', 'start'])
+def test_the_gradient_is_that_of_dpo_under_transformers(reference):
+    kl = dict(kl=dict(beta=1e-9)) if reference == 'start' else dict(kl=dict(beta=0.))
+    policy = preferring(reference=reference, learning_rate=1e-9, weight=2., **ALONE, **kl)
+    if reference == 'start':
+        change(policy.reference, 0.9)
+    batch = Batch.of(sample_groups(policy, reward=lambda group, row: float((3 * row + group) % 4)))
+    own = of_rows(policy.model, batch)
+    ref = own.detach() if reference == 'sampler' else of_rows(policy.reference, batch).detach()
+    gap, returns = own - ref, batch.reward.sum(1)
+    expected = 0.
+    for group in (0, 1):
+        rows = (batch.group == group).nonzero().squeeze(1)
+        best, worst = rows[returns[rows].argmax()], rows[returns[rows].argmin()]
+        expected = expected - logsigmoid(0.5 * (gap[best] - gap[worst])) / 2
+    gradients = vector(torch.autograd.grad(2 * expected, list(policy.model.lm.parameters())))
+    metrics = policy.updater.step(policy.learning.to_learn(batch))
+    clipped = min(1, policy.cfg.learn.grad_clip_value / metrics['grad_norm'])
+    assert torch.allclose(gradient(policy), gradients * clipped, atol=1e-5)
+    assert metrics['preference_loss'] == pytest.approx(expected.item(), abs=1e-5) and metrics['preference_pairs'] == 1
+    assert metrics['total_loss'] == pytest.approx(2 * expected.item(), abs=1e-5)
+    assert 'preference_accuracy' in policy.learn_mode.monitor_vars()
+
+
+def test_beside_the_policys_loss():
+    found = {}
+    for weight in (0., 0.5):
+        policy = preferring(weight=weight, **({} if weight else dict(beta=0.1)))
+        found[weight] = update(policy, reward=reward)
+    assert 'preference_loss' not in found[0.] and found[0.5]['preference_loss'] > 0.1
+    added = found[0.5]['total_loss'] - found[0.]['total_loss']
+    assert added == pytest.approx(0.5 * found[0.5]['preference_loss'], abs=1e-6)
+
+
+def test_it_learns_to_prefer():
+    policy = preferring(learning_rate=1e-2, epoch_per_collect=6, **ALONE)
+    data = sample_groups(policy, reward=reward)
+    policy.learn_mode.forward(data)
+    batch = Batch.of(data)
+    before, after = batch.logp_old, policy.updater.read(batch)
+    gain = ((after - before) * batch.weight).sum(1)
+    returns = batch.reward.sum(1)
+    for group in (0, 1):
+        rows = (batch.group == group).nonzero().squeeze(1)
+        assert gain[rows[returns[rows].argmax()]] > gain[rows[returns[rows].argmin()]]
+
+
+def test_equal_rewards_teach_nothing():
+    metrics = update(preferring(**ALONE), reward=same_reward)
+    assert metrics['preference_pairs'] == metrics['preference_loss'] == metrics['total_loss'] == 0
+
+
+@pytest.mark.parametrize(
+    'options, told', [
+        (
+            dict(weight=0.,
+                 beta=0.5), r'preference.beta = 0.5: only available with policy.learn.preference.weight above 0'
+        ),
+        (dict(policy=dict(group_size=1), **ALONE), 'group_size = 1: must be at least 2 with policy.learn.preference'),
+        (dict(micro_batch_tokens=64), 'micro_batch_tokens = 64: must be None with policy.learn.preference'),
+        (
+            dict(reference='start', kl=dict(beta=0.
+                                            )), "preference.reference = 'start': needs policy.learn.kl.beta above 0"
+        ),
+        (dict(reference='end'), 'preference.reference'),
+        (dict(beta=0.), 'preference.beta'),
+    ]
+)
+def test_refused(options, told):
+    with pytest.raises(ConfigError, match=told) as error:
+        preferring(**options)
+    assert '\n' not in str(error.value)
+
+
+def test_not_in_several_processes_and_not_with_agents(monkeypatch):
+    policy = preferring()
+    term = policy.terms['preference']
+    with pytest.raises(ConfigError, match='not available with an agent'):
+        term.bind(SimpleNamespace(trajectories=True))
+    monkeypatch.setattr(parallel, 'world_size', lambda: 2)
+    with pytest.raises(ConfigError, match='not available in several processes'):
+        PreferenceLoss(SimpleNamespace(cfg=policy.cfg))

@@ -1,0 +1,224 @@
+"""FIPO, M2PO, REAL, GSPO-token and FlashREINFORCE: against the code of their authors or of peers, and by hand."""
+import math
+
+import pytest
+import torch
+
+from ding_common import ConfigError
+from ding_grpo.rl_utils import LOSS_PRESETS, SURROGATES, LossConfig, group_advantage, grpo_data, grpo_error
+from ding_grpo.rl_utils.surrogates.m2po import largest_log_ratio
+from tests.policies import PRESET, learned, sample_groups, token_policy, update, weights
+from tests.rl_utils.peers import assert_recorded, double, recorded, tensors
+
+pytestmark = pytest.mark.unittest
+PEERS = recorded('relatives')
+GROUP = torch.tensor(PEERS['group'])
+FAR = 1e9  # a limit that nothing reaches
+
+
+def cases(name):
+    return pytest.mark.parametrize('case', PEERS[name], ids=range(len(PEERS[name])))
+
+
+def check(case, old='logp_old', adv='adv', **options):
+    new, old, adv, mask = tensors(PEERS, 'logp_new', old, adv, 'mask')
+    loss, _ = grpo_error(grpo_data(new.requires_grad_(), old, None, adv, mask, GROUP), beta=0, **options)
+    assert_recorded(loss, new, case, 'grad')
+
+
+class TestAgainstPeers:
+
+    @cases('fipo')
+    def test_fipo_is_that_of_ms_swift(self, case):
+        width = case['clip_range']
+        low, high = (1., FAR) if width is None else (0. if case['high_only'] else width, width)
+        options = dict(half_life=case['half_life'], dual_clip=case['dual_clip'], safety=case['safety'] or FAR)
+        check(
+            case,
+            surrogate='fipo',
+            surrogate_options=dict(options, range_low=low, range_high=high),
+            reduction='token',
+            clip_ratio=0.2,
+            clip_ratio_high=0.28
+        )
+
+    @cases('m2po')
+    def test_m2po_is_that_of_its_authors(self, case):
+        options = dict(clip_ratio=case['low'] or 0., clip_ratio_high=case['high'] or 0.)
+        check(
+            case,
+            case['old'],
+            surrogate='m2po',
+            surrogate_options=dict(budget=case['budget']),
+            reduction='token',
+            **options
+        )
+
+    @cases('gspo_token')
+    def test_gspo_token_is_that_of_verl(self, case):
+        # verl adds 1e-8 to the number of a row's tokens
+        check(case, adv='token_adv', ratio='sequence_token', clip_ratio=case['low'], clip_ratio_high=case['high'])
+
+    @cases('real')
+    def test_real_is_that_of_its_authors(self, case):
+        new, old, mask = tensors(PEERS, 'logp_new', 'logp_old', 'mask')
+        adv = group_advantage(double(case['reward']), GROUP)
+        data = grpo_data(new.requires_grad_(), old, None, adv, mask, GROUP)
+        loss, _ = grpo_error(data, beta=0, surrogate='real', surrogate_options=dict(tau=case['tau']))
+        assert_recorded(loss, new, case, 'grad')
+
+    @cases('flash_reinforce')
+    def test_flash_reinforce_is_that_of_its_authors(self, case):
+        new, old, mask, reward = tensors(PEERS, 'logp_new', 'logp_old', 'mask', 'reward')
+        adv = group_advantage(reward, torch.arange(len(reward)), 'batch_mean')  # one row of each prompt
+        assert adv.tolist() == pytest.approx(case['adv'])
+        data = grpo_data(new.requires_grad_(), old, None, adv, mask)
+        options = dict(surrogate_options=dict(delta=case['delta']))
+        loss, _ = grpo_error(data, LOSS_PRESETS['flash_reinforce'], beta=0, **options)
+        assert_recorded(loss, new, case, 'grad')
+
+
+class TestByHand:
+
+    def test_fipo(self):
+        # gamma = 1/2. log r = 0.1, 0.4, -0.2: F = 0.1 + 0.2 - 0.05, 0.4 - 0.1, -0.2; weights at most e^0.26 are whole
+        logp = double([[0.1, 0.4, -0.2]]) - 1
+        ratio = (logp + 1).exp()
+        options = dict(half_life=1., range_high=0.3, range_low=0.1)
+        found = SURROGATES['fipo'](
+            ratio, double([[2.]]), logp, 0., 9., logp_old=-torch.ones_like(logp), weight=torch.ones(1, 3), **options
+        )
+        weights = [math.exp(0.25), 1.3, 0.9]
+        assert (found / ratio / 2).flatten().tolist() == pytest.approx(weights)
+        # without the second token, whose ratio is above 1.4: F = 0.1 - 0.05
+        options = dict(options, dual_clip=1.4)
+        found = SURROGATES['fipo'](
+            ratio, double([[2.]]), logp, 0., 9., logp_old=-torch.ones_like(logp), weight=torch.ones(1, 3), **options
+        )
+        assert (found / ratio / 2)[0, 0].item() == pytest.approx(math.exp(0.05))
+
+    def test_fipo_limits_bad_tokens_that_became_likely(self):
+        logp = double([[math.log(5.)], [math.log(3.)]])
+        ratio, adv = logp.exp(), double([[-1.], [-1.]])
+        found = SURROGATES['fipo'](ratio, adv, logp, 0., 9., logp_old=torch.zeros_like(logp), weight=torch.ones(2, 1))
+        assert found.flatten().tolist() == pytest.approx([-5 * 1., -3 * 1.2])
+
+    @pytest.mark.parametrize(
+        'squares, budget, expected',
+        [
+            ([0.01, 0.04, 0.25], 1., math.inf),
+            ([], 0.1, math.inf),
+            # limited to 0.04 each: (0.01 + 0.04 + 0.04) / 3 = 0.03; to 0.25: 0.1
+            ([0.01, 0.25, 0.04], 0.05, 0.2),
+            ([0.01, 0.25, 0.04], 0.02, 0.1),
+            ([0.01, 0.25, 0.04], 0.009, 0.),
+        ]
+    )
+    def test_the_range_of_m2po(self, squares, budget, expected):
+        found = largest_log_ratio(-double(squares).sqrt(), budget)
+        assert found == pytest.approx(expected, abs=1e-9)
+
+    def test_m2po_counts_only_what_clipping_acts_on(self):
+        # r > 1 with A < 0 and r < 1 with A > 0 are far, and of no matter; so is padding
+        logp = double([[3., -0.1, 0.1], [-3., 0.1, 5.]])
+        adv, weight = double([[-1.], [1.]]), double([[1, 1, 1], [1, 1, 0]])
+        found = SURROGATES['m2po'](
+            logp.exp(), adv, logp, 1., 1., logp_old=torch.zeros_like(logp), weight=weight, budget=0.02
+        )
+        assert torch.allclose((found * adv)[weight != 0], logp.exp()[weight != 0])
+
+    def test_real(self):
+        # s / tau: rows 1 and 2 of group 7 are 2 and -1, the first right; group 3 has one label
+        new = double([[1.5, 0.5], [-0.5, 9.], [0.3, 0.3], [0.1, 0.1]]).requires_grad_()
+        weight = double([[1, 1], [1, 0], [1, 1], [1, 1]])
+        adv, group = double([0.7, -0.7, 0., 0.]), torch.tensor([7, 7, 3, 3])
+        data = grpo_data(new, torch.zeros(4, 2).double(), None, adv, weight, group)
+        loss, _ = grpo_error(data, LossConfig(surrogate='real', beta=0))
+        own = math.log(1 + math.exp(-2)) + math.log(1 + math.exp(-1))
+        assert loss.item() == pytest.approx(own / 2)
+        loss.backward()
+        right, wrong = 1 / (1 + math.exp(2)), 1 / (1 + math.exp(1))  # weights of the rows, over tau = 0.5
+        expected = [[-right / 2, -right / 2], [wrong, 0], [0, 0], [0, 0]]
+        assert torch.allclose(new.grad, double(expected), atol=1e-12)
+
+    def test_gspo_token_is_gspo_where_all_tokens_of_a_row_have_one_advantage(self):
+        new, old, adv, mask = tensors(PEERS, 'logp_new', 'logp_old', 'adv', 'mask')
+        found = []
+        for ratio in ('sequence', 'sequence_token'):
+            leaf = new.clone().requires_grad_()
+            loss, info = grpo_error(grpo_data(leaf, old, None, adv, mask), ratio=ratio, beta=0, clip_ratio=0.1)
+            loss.backward()
+            found.append((loss.item(), leaf.grad, info.metrics()))
+        assert found[0][0] == pytest.approx(found[1][0]) and torch.allclose(found[0][1], found[1][1])
+        assert found[0][2] == pytest.approx(found[1][2])
+
+    def test_flash_reinforce_leaves_out_rows_that_moved(self):
+        p, q = 0.5, 0.6
+        d = p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))  # 0.0204
+        new, old = double([[q, 0.9]]).log(), double([[p, 0.9]]).log()
+        for delta, weight, expected in ((d / 2 + 1e-6, [1, 1], 1), (d / 2 - 1e-6, [1, 1], 0), (d - 1e-6, [1, 0], 0)):
+            found = SURROGATES['flash_reinforce'](
+                (new - old).exp(), double([[2.]]), new, .8, 1.2, logp_old=old, weight=double([weight]), delta=delta
+            )
+            assert found[0, 0].item() == pytest.approx(expected * 2 * 1.2 * math.log(0.6))
+
+    def test_the_mean_of_a_batch(self):
+        reward = double([1., 0., 0.5, 0.5])
+        for group in ([0, 1, 2, 3], [0, 0, 1, 1]):
+            assert group_advantage(reward, torch.tensor(group), 'batch_mean').tolist() == [0.5, -0.5, 0, 0]
+        assert not group_advantage(double([0.1] * 3), torch.arange(3), 'batch_mean').any()
+
+
+@pytest.mark.parametrize(
+    'surrogate, options, told', [
+        ('fipo', dict(half_life=0.), 'half_life'),
+        ('fipo', dict(range_low=1.5), 'range_low'),
+        ('fipo', dict(safety=0.5), 'safety'),
+        ('fipo', dict(dual_clip=1.), 'dual_clip'),
+        ('m2po', dict(budget=0.), 'budget'),
+        ('real', dict(tau=0.), 'tau'),
+        ('flash_reinforce', dict(delta=-1.), 'delta'),
+    ]
+)
+def test_options_out_of_range(surrogate, options, told):
+    with pytest.raises(ValueError, match=told):
+        LossConfig(surrogate=surrogate, surrogate_options=options)
+
+
+def test_groups_that_are_missing():
+    new, old, adv, mask = tensors(PEERS, 'logp_new', 'logp_old', 'adv', 'mask')
+    with pytest.raises(ValueError, match='group'):
+        grpo_error(grpo_data(new, old, None, adv, mask), surrogate='real', beta=0)
+
+
+class TestFromAConfig:
+
+    def test_flash_reinforce_learns_from_one_row_of_each_prompt(self):
+        policy = token_policy(dict(group_size=1), loss='flash_reinforce', **PRESET)
+        batch = learned(policy, sample_groups(policy, [0, 1, 2], reward=lambda group, row: float(group)))
+        assert batch.adv.tolist() == [-1, 0, 1]
+        before = weights(policy)
+        update(policy, [0, 1, 2])
+        assert not torch.equal(weights(policy), before)
+
+    @pytest.mark.parametrize(
+        'options, told', [
+            (dict(adv_method='no_std'), 'group_size = 1: a group is compared with itself'),
+            (
+                dict(loss='flash_reinforce', drop_equal_groups=True,
+                     adv_method=None), r'must be False with policy.learn.loss'
+            ),
+            (
+                dict(loss='real', batch_groups=1, off_policy=dict(correction='token'
+                                                                  )), "not available with surrogate 'real'"
+            ),
+            (dict(loss='fipo', ratio='sequence'), "ratio 'sequence': must be 'token' for|ratio = 'sequence': must be"),
+            (dict(surrogate='m2po', surrogate_options=dict(budget=0)), 'budget'),
+            (dict(surrogate='m2po', surrogate_options=dict(bound=1)), "'bound' is not an option of 'm2po'"),
+        ]
+    )
+    def test_refused(self, options, told):
+        size = 1 if 'no_std' in str(options) or 'drop' in str(options) else 4
+        with pytest.raises(ConfigError, match=told) as error:
+            token_policy(dict(group_size=size), **options)
+        assert '\n' not in str(error.value)
