@@ -277,8 +277,7 @@ class GRPOPolicy(Policy):
             return self.actor.sample(data, keys, forced, enough)
 
     def _process_transition(self, obs: Any, policy_output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
-        transition = self.actor.transition(obs, policy_output, timestep)
-        return with_token_rewards(transition, timestep.info.get('token_rewards'))
+        return with_token_rewards(self.actor.transition(obs, policy_output, timestep), timestep.info)
 
     def _get_train_sample(self, transitions: List[Any]) -> List[Dict[str, Any]]:
         """

@@ -4,9 +4,9 @@ updates (``policy.learn.demonstrations.schedule``), and weigh each token by phi:
 
     L = (1 - mu) L_policy + mu L_demonstrations,    L_demonstrations = reduced -phi log p,    phi = sg(p (1 - p))
 
-phi is largest for a token of probability 1/2: neither what the policy knows nor what would disrupt it. mu rises to
-``peak`` in a warm-up, and falls as a cosine to ``valley``. Departures: mu counts updates; a demonstration's loss has
-the policy's reduction (ms-swift: the mean over tokens).
+L_policy includes the KL and the entropy bonus. phi is largest for a token of probability 1/2: neither what the policy
+knows nor what would disrupt it. mu rises to ``peak`` in a warm-up, and falls as a cosine to ``valley``. Departures: mu
+counts updates; a demonstration's loss has the policy's reduction (ms-swift: the mean over tokens).
 """
 import math
 from typing import Any, Dict, Optional, Tuple

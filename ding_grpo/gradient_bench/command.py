@@ -43,7 +43,11 @@ from .table import NAME, distinct, select, table_of, tables
     help='All batches are enumerated if they are no more than this; otherwise so many are sampled.'
 )
 @click.option(
-    '--calls', default=150, show_default=True, type=click.IntRange(2), help='The same for clip_cov and kl_cov.'
+    '--calls',
+    default=150,
+    show_default=True,
+    type=click.IntRange(2),
+    help='The same for clip_cov, kl_cov, m2po and real.'
 )
 @click.option(
     '--extra-rows',

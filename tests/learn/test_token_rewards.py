@@ -35,10 +35,10 @@ def answer_of(env):
 
 def test_on_their_tokens_with_the_rest_on_the_last():
     transition = dict(reward=torch.tensor([0., 0., 2.5]), turn=0)
-    found = with_token_rewards(transition, [0.5, -1., 1.])
+    found = with_token_rewards(transition, dict(token_rewards=[0.5, -1., 1.]))
     assert found == dict(reward=found['reward'], turn=0) and found['reward'].dtype == torch.float32
     assert found['reward'].tolist() == [0.5, -1., 3.]  # the sum is 0.5, so 2 are not of tokens
-    assert with_token_rewards(transition, None) is transition
+    assert with_token_rewards(transition, dict(taken=3)) is transition
 
 
 def test_their_sum_is_a_part_of_the_reward():
