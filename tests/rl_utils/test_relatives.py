@@ -128,18 +128,19 @@ class TestByHand:
         assert torch.allclose((found * adv)[weight != 0], logp.exp()[weight != 0])
 
     def test_real(self):
-        # s / tau: rows 1 and 2 of group 7 are 2 and -1, the first right; group 3 has one label
-        new = double([[1.5, 0.5], [-0.5, 9.], [0.3, 0.3], [0.1, 0.1]]).requires_grad_()
-        weight = double([[1, 1], [1, 0], [1, 1], [1, 1]])
-        adv, group = double([0.7, -0.7, 0., 0.]), torch.tensor([7, 7, 3, 3])
-        data = grpo_data(new, torch.zeros(4, 2).double(), None, adv, weight, group)
+        # s / tau: rows 1 and 2 of group 7 are 2 and -1, the first right, and its last row has no token that counts;
+        # group 3 has one label
+        new = double([[1.5, 0.5], [-0.5, 9.], [0.3, 0.3], [0.1, 0.1], [9., 9.]]).requires_grad_()
+        weight = double([[1, 1], [1, 0], [1, 1], [1, 1], [0, 0]])
+        adv, group = double([0.7, -0.7, 0., 0., -0.7]), torch.tensor([7, 7, 3, 3, 7])
+        data = grpo_data(new, torch.zeros(5, 2).double(), None, adv, weight, group)
         loss, _ = grpo_error(data, LossConfig(surrogate='real', beta=0))
         own = math.log(1 + math.exp(-2)) + math.log(1 + math.exp(-1))
-        assert loss.item() == pytest.approx(own / 2)
+        assert loss.item() == pytest.approx(own * 2 / 5)  # the mean over rows
         loss.backward()
         right, wrong = 1 / (1 + math.exp(2)), 1 / (1 + math.exp(1))  # weights of the rows, over tau = 0.5
-        expected = [[-right / 2, -right / 2], [wrong, 0], [0, 0], [0, 0]]
-        assert torch.allclose(new.grad, double(expected), atol=1e-12)
+        expected = [[-right / 2, -right / 2], [wrong, 0], [0, 0], [0, 0], [0, 0]]
+        assert torch.allclose(new.grad, double(expected) * 2 * 2 / 5, atol=1e-12)
 
     def test_gspo_token_is_gspo_where_all_tokens_of_a_row_have_one_advantage(self):
         new, old, adv, mask = tensors(PEERS, 'logp_new', 'logp_old', 'adv', 'mask')
