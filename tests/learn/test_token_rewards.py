@@ -161,6 +161,17 @@ def test_wrong_ones_drop_the_row(monkeypatch, found, told):
     assert set(info['reward_parts'].values()) == {None}
 
 
+def test_a_row_without_a_score_has_none(monkeypatch):
+
+    def score(self, problem, completion):
+        raise ValueError('no score')
+
+    monkeypatch.setattr(Stepwise, 'score', score)
+    env = TokenEnv(Stepwise(), max_new_tokens=10)
+    reward, info = ended(env, answer_of(env))
+    assert reward == 0 and 'no score' in info['failed'] and 'token_rewards' not in info
+
+
 def test_none_is_a_part_that_does_not_apply(monkeypatch):
     monkeypatch.setattr(Stepwise, 'token_rewards', lambda *args: None)
     env = TokenEnv(Stepwise(), max_new_tokens=10)

@@ -142,6 +142,14 @@ class TestByHand:
         expected = [[-right / 2, -right / 2], [wrong, 0], [0, 0], [0, 0], [0, 0]]
         assert torch.allclose(new.grad, double(expected) * 2 * 2 / 5, atol=1e-12)
 
+    def test_the_gradient_of_real_is_that_of_finite_differences(self):
+        new, old, adv, mask = tensors(PEERS, 'logp_new', 'logp_old', 'adv', 'mask')
+
+        def loss(x):
+            return grpo_error(grpo_data(x, old, None, adv, mask, GROUP), surrogate='real', beta=0)[0]
+
+        assert torch.autograd.gradcheck(loss, new.requires_grad_())
+
     def test_gspo_token_is_gspo_where_all_tokens_of_a_row_have_one_advantage(self):
         new, old, adv, mask = tensors(PEERS, 'logp_new', 'logp_old', 'adv', 'mask')
         found = []
