@@ -17,7 +17,7 @@ def told(*arguments):
     [
         ('policy.learn.kl.beta', ['policy.learn.kl.beta (float), default 0.0', '  Allowed: a number in [0, inf).']),
         ('policy.learn.kl', ['policy.learn.kl', '  beta = 0.0']),
-        ('policy.learn', ['  loss = \'grpo\'', '  off_policy.']),
+        ('policy.learn', ['  loss = \'grpo\'', '  lr_scheduler, off_policy, preference.']),
         ('policy.collect.collector.max_failed', ['  exceeded. A failed completion is dropped from its group.']),
         ('env.max_turns', ['env.max_turns (token_env) (int), default 1']),
         ('env', ['env (token_env)', 'env (gymnasium_env)']),

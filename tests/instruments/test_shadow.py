@@ -111,9 +111,14 @@ class TestWhichPresets:
     @pytest.mark.parametrize(
         'model, learn, left_out',
         [
-            (CONTINUOUS, {}, {'dr_grpo', 'dppo_tv', 'dppo_kl'}),
-            # no ratio of a row
-            (DISCRETE, dict(batch_steps=4), {'dr_grpo', 'dppo_tv', 'dppo_kl', 'gspo', 'luspo', 'gmpo', 'vespo'}),
+            (CONTINUOUS, {}, {'dr_grpo', 'dppo_tv', 'dppo_kl', 'flash_reinforce'}),
+            # no ratio of a row, and no whole rows
+            (
+                DISCRETE, dict(batch_steps=4), {
+                    'dr_grpo', 'dppo_tv', 'dppo_kl', 'gspo', 'gspo_token', 'luspo', 'gmpo', 'vespo', 'fipo', 'real',
+                    'flash_reinforce'
+                }
+            ),
         ]
     )
     def test_the_others_are_left_out_with_a_reason(self, capsys, model, learn, left_out):
