@@ -69,7 +69,9 @@ class AheadGroups(PlayedGroups):
         self._found: List[Ahead] = []  # what it has answered, for updates to come
 
     def sample(self, target: int, train_iter: int, policy_kwargs: Dict) -> Sampled:
-        if self._process is not None:
+        # With an engine, requests that wait begin with newer weights. A run without one repeats exactly: its requests
+        # begin with the weights of their time.
+        if self._process is not None and not self._repeats:
             self._process.put(train_iter, self._learns.age[1])
         found = self._take(train_iter)
         if found is None:
@@ -104,6 +106,7 @@ class AheadGroups(PlayedGroups):
         if self._process is None:
             learns.actor.prepare()
             self._process = AheadProcess([p for p in learns.whole_model.parameters() if p.requires_grad], self._answer)
+        if not self._due:
             self._process.put(train_iter, learns.age[1])
         known = [*(found.train_iter for found in self._found), *self._due]
         for update in range(train_iter + 1, train_iter + 1 + self._most):

@@ -73,6 +73,20 @@ class TestRun:
             assert {g['sampled_after'] for g in data} == {steps[max(update - 1, 0)]}
         assert changed and [m['staleness_max'] for m in metrics()] == [0, 1, 1, 1]
 
+    def test_a_process_that_is_slow_to_begin_has_the_weights_of_the_request(self, seen, monkeypatch):
+        """On a busy machine it took those of the next update, and runs were not repeated exactly."""
+        take = AheadProcess.take
+
+        def late(process):
+            time.sleep(0.5)  # an update takes a tenth of this
+            take(process)
+
+        monkeypatch.setattr(AheadProcess, 'take', late)
+        train(ahead(), 4, learning_rate=1e-2)
+        steps = [0, *np.cumsum([m['optimizer_steps'] for m in metrics()])]
+        for update, (_, _, data) in enumerate(seen[:4]):
+            assert {g['sampled_after'] for g in data} == {steps[max(update - 1, 0)]}
+
     def test_the_first_two_updates_have_the_rows_of_weights_that_do_not_change(self, seen):
         """A row is a function of (seed, update, group, row) and of the weights, whichever process samples it."""
         children = set(multiprocessing.active_children())
