@@ -36,8 +36,8 @@ class Row(NamedTuple):
     prompt: List[int]
     params: Dict[str, Any]  # of vLLM's ``SamplingParams``
     version: str  # of the weights that it must be sampled with
-    uniform: Optional[Tensor
-                      ] = None  # (T, ) random numbers in [0, 1), of which one is the seed; None: ``params`` has it
+    # (T, ) random numbers in [0, 1), of which that of the next token is the seed; None: ``params`` has it
+    uniform: Optional[Tensor] = None
 
     def after(self, known: Answer, version: str) -> 'Row':
         """The request for the rest of the row, with other weights."""
@@ -74,9 +74,9 @@ class Server:
             raise PeerError(f'{self.url} answers in another form than vLLM 0.32: {error!r} in {answer!r:.200}')
         if reason not in ('stop', 'length', 'abort'):
             raise Unavailable(f'the request has ended with {reason!r}')
-        others = set(found.versions) - {row.version}
-        if others:
-            raise Unavailable(f'the row is of weights {sorted(others)}, not {row.version}')
+        versions = set(found.versions)
+        if found.ids and versions != {row.version}:
+            raise Unavailable(f'the row is of weights {sorted(versions)}, not {row.version}')
         ids, least = found.ids, reason != 'abort'
         if not least <= len(ids) == len(found.logp) <= row.params['max_tokens'] or min(ids, default=0) < 0:
             raise PeerError(

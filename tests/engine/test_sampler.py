@@ -135,7 +135,16 @@ def changed(**choice):
     return change
 
 
-@pytest.mark.parametrize('fault', [lose, status(500), status(503), status(429, **{'Retry-After': '0.01'})])
+@pytest.mark.parametrize(
+    'fault',
+    [
+        lose,
+        status(500),
+        status(503),
+        status(429, **{'Retry-After': '0.01'}),
+        changed(weight_versions=[]),  # of which weights it is, is not known
+    ]
+)
 def test_only_missing_rows_are_asked_again_and_are_the_same(serve, engine, fault):
     server = serve()
     sampler = begun(engine(server))

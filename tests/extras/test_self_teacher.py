@@ -316,6 +316,11 @@ def test_run(tmp_path, monkeypatch, kind):
         (dict(self='live', context='answer'), "policy.teacher.context = 'answer': must be one or several of"),
         (dict(self='live', context=[]), 'policy.teacher.context = []: must be one or several of'),
         (dict(self='live', place='inside'), "policy.teacher.place = 'inside': must be one of"),
+        (
+            dict(self='live',
+                 solution='The answer.'), "policy.teacher.solution = 'The answer.': must be a text with {solu"
+        ),
+        (dict(self='live', feedback='{solution}'), "policy.teacher.feedback = '{solution}': must be a text with {feed"),
         (dict(self='live', update_rate=0), 'policy.teacher.update_rate = 0: must be'),
         (dict(preset='spdo'), "policy.teacher.preset = 'spdo': must be one of"),
         (

@@ -60,6 +60,11 @@ PREFERENCE = dict(
 
 CONTEXTS = ('sibling', 'reference', 'feedback')
 
+
+def _text_with(part: str) -> Rule:
+    return Rule(f'a text with {part}', lambda v: isinstance(v, str) and part in v)
+
+
 # ``policy.teacher`` of a policy that teaches itself.
 SELF_TEACHER = dict(
     # (str) The teacher's weights. 'live': those of the policy. 'ema': a mean of them over time. 'start': those of the
@@ -71,8 +76,8 @@ SELF_TEACHER = dict(
     # (str) Where it reads this: 'before' or 'after' the text of the last message, or as a further 'turn' of the user.
     place=Key('after', Rule.one_of('before', 'after', 'turn')),
     # (str) Texts around a solution and around feedback, and what follows both.
-    solution='\n\nA correct solution:\n{solution}\n',
-    feedback='\n\nWhat was wrong with an attempt:\n{feedback}\n',
+    solution=Key('\n\nA correct solution:\n{solution}\n', _text_with('{solution}')),
+    feedback=Key('\n\nWhat was wrong with an attempt:\n{feedback}\n', _text_with('{feedback}')),
     closing='\nNow solve the problem.',
     # (float) From which value of ``env.return_part`` (without one: of the reward) a completion is right.
     success_from=Key(1.0, Rule.number()),
