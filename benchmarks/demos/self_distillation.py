@@ -48,8 +48,8 @@ four questions, and ends after {most:,} rows. Its evaluations are after each upd
 {table}
 
 The reference solution says more than a reward: it names the answer, which the others have to find by trial. The second
-way has no more information than the first. Seconds are medians of an update of {largest} rows at the rate {rate:g},
-without evaluation.
+way has no more information than the first. Tokens are those of the seeds that were solved. Seconds are medians of an
+update of {largest} rows at the rate {rate:g}, without evaluation.
 '''
 
 
