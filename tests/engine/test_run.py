@@ -1,5 +1,6 @@
 """Whole runs with an engine: with a server of somebody, and with one that the run starts, which is killed."""
 import glob
+import multiprocessing
 import os
 import signal
 import sys
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from ding_common import PeerError
+from ding_grpo.extras.ahead import AheadProcess
 from ding_grpo.model import CausalLM
 from tests.processes import ROOT
 from tests.runs import each_update, evaluations, metrics, state, train
@@ -71,8 +73,12 @@ def test_run_ends_when_one_batch_was_of_old_weights(serve, monkeypatch):
 
 
 @pytest.mark.parametrize('most', [1, 2])
-def test_rows_are_sampled_ahead_by_weights_that_are_not_older_than_allowed(serve, most):
+def test_rows_are_sampled_ahead_by_weights_that_are_not_older_than_allowed(serve, monkeypatch, most):
     server = server_of(serve)
+
+    take, taken = AheadProcess.take, multiprocessing.Event()
+    monkeypatch.setattr(AheadProcess, 'take', lambda process: (take(process), taken.set()))
+    each_update(monkeypatch, before=lambda *_: taken.wait(60))  # a process that is slow to begin takes newer weights
     configs = with_engine(url=server.url)
     configs[0].policy.collect.max_staleness = most
     configs[0].policy.eval.evaluator.eval_freq = 2  # the servers get other weights in between
