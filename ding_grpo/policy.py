@@ -30,6 +30,7 @@ from ding_common.processes.memory import memory_advice
 
 from .act.step_actor import StepActor
 from .act.token_actor import TokenActor
+from .act.trees import Trees
 from .config.checks import check_for_turns, check_policy_config
 from .config.keys import DEFAULTS
 from .config.loss_options import loss_config
@@ -246,7 +247,7 @@ class GRPOPolicy(Policy):
     def _init_collect(self) -> None:
         self._unroll_len = self._cfg.collect.unroll_len
         self._priority = self._cfg.priority
-        self._own_keys = EpisodeKeys()
+        self._own_keys, self.trees = EpisodeKeys(), Trees.of(self._cfg.collect.tree)
 
     def _forward_collect(
             self,
@@ -257,8 +258,7 @@ class GRPOPolicy(Policy):
     ) -> Dict[int, Any]:
         """
         Overview:
-            Sample an action for each environment, all in one batch. An action of a language model is a whole \
-            completion.
+            Sample an action for each environment, all in one batch; for a language model, a whole completion.
         Arguments:
             - data (:obj:`Dict[int, Any]`): Observations by environment.
             - row_keys (:obj:`Optional[Dict[int, Tuple]]`): (collect, group, row) by environment, from the group \
@@ -274,7 +274,7 @@ class GRPOPolicy(Policy):
                 return self.actor.greedy(data)
             enough = self._cfg.group_size if self._cfg.collect.extra_rows > 0 else None
             keys = self._own_keys.of(data, self.age[1]) if row_keys is None else row_keys
-            return self.actor.sample(data, keys, forced, enough)
+            return self.actor.sample(data, keys, forced, enough, self.trees)
 
     def _process_transition(self, obs: Any, policy_output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
         return with_token_rewards(self.actor.transition(obs, policy_output, timestep), timestep.info)
@@ -315,8 +315,8 @@ class GRPOPolicy(Policy):
     _state_dict_eval = _state_dict_collect
 
     def _reset_collect(self, data_id: Optional[List[int]] = None) -> None:
-        self.actor.forget(data_id)
-        self._own_keys.forget(data_id)
+        for known in (self.actor, self._own_keys, self.trees):
+            known.forget(data_id)
 
     def close(self) -> None:
         self.actor.close()

@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from ding_grpo.data.batch import Batch
 from ding_grpo.data.row_generators import RowGenerators, RowKey
 
+from .trees import Trees
+
 Forced = Tuple[int, Any]  # step, action
 
 
@@ -58,15 +60,17 @@ class Actor(Protocol):
             obs: Dict[int, Any],
             row_keys: Dict[int, RowKey],
             forced: Dict[int, Forced] = {},
-            enough: Optional[int] = None
+            enough: Optional[int] = None,
+            trees: Optional[Trees] = None
     ) -> Dict[int, Dict[str, Any]]:
         """Sample an action for each environment. Together with the run's seed, (collect, group, row) of ``row_keys``
         seeds the row's random numbers, which therefore do not depend on the other rows. ``forced``: by environment, a
         step from now on, 0 for the first, and the action that is taken there whatever is sampled; ignored if the row
         ends before it. ``enough``, for language models: number of rows of a group that count, the first to end; None
-        for all. Returns by environment ``action``, ``logp`` and other entries that ``transition`` needs; with
-        ``enough`` also ``dropped``, whether the row does not count. Raises a ``NumericError`` if the model's output is
-        NaN or infinite."""
+        for all. ``trees``, for language models: which rows are the same until they divide; None: each is sampled by
+        itself. Returns by environment ``action``, ``logp`` and other entries that ``transition`` needs; with ``enough``
+        also ``dropped``, whether the row does not count. Raises a ``NumericError`` if the model's output is NaN or
+        infinite."""
 
     def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
         """As ``sample``, with the most probable action or token."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from ding_common import parallel
 from ding_grpo.data.row_generators import RowKey
 from ding_grpo.model import CausalLM, PromptBatch
-from ding_grpo.rollout import EarlyStop, Rollout, Sampling, generate
+from ding_grpo.rollout import Branching, EarlyStop, Rollout, Sampling, generate
 
 from .kept_cache import KeptCache
 
@@ -22,6 +22,7 @@ class RowRequest(NamedTuple):
     limit: Optional[Tensor] = None  # (B, ), largest number of tokens of each row; None: ``max_new_tokens`` for all
     forced: Dict[Tuple[int, int], int] = {}  # tokens that are taken, by row and place in what is sampled
     early_stop: Optional[EarlyStop] = None  # ends rows that do not count; None: all count
+    branching: Optional[Branching] = None  # which rows are the same so far; None: each is sampled by itself
 
 
 class Newest(Protocol):
@@ -93,7 +94,8 @@ class ModelSampler(Sampler):
             spec.ends,
             request.forced,
             request.early_stop,
-            merge=not continued  # the lines of rows that wait for their next turn stay as they are
+            merge=not continued,  # the lines of rows that wait for their next turn stay as they are
+            branching=request.branching
         )
         if continued:
             self._cache.end(rollout.action, rollout.length)

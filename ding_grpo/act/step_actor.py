@@ -19,6 +19,7 @@ from .critic import StepCritic
 from .distributions import Distribution, ToSpace, distribution
 from .initial_weights import init_as_ppo
 from .observations import MASK, as_tensors, batch_of, inputs_of, rows_of
+from .trees import Trees
 
 ROWS = 64  # of the trial that compares the model's modes: dropout must show
 
@@ -91,9 +92,10 @@ class StepActor(Actor):
             obs: Dict[int, Any],
             row_keys: Dict[int, RowKey],
             forced: Dict[int, Forced] = {},
-            enough: Optional[int] = None
+            enough: Optional[int] = None,
+            trees: Optional[Trees] = None
     ) -> Dict[int, Dict[str, Any]]:
-        """See ``Actor.sample``. ``check_for_steps`` refuses ``extra_rows``, and with them ``enough``."""
+        """See ``Actor.sample``. ``check_for_steps`` refuses what needs ``enough`` and ``trees``."""
         seen = self.batch([*obs.values()])
         action, logp = self.act(seen, list(obs), row_keys, forced)
         rows = zip(obs, self._to_space(action), action.unbind(0), logp.unbind(0), rows_of(seen))

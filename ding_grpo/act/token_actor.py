@@ -1,12 +1,10 @@
 """How GRPO acts and learns with a causal language model: an action is a whole completion."""
-import os
 from contextlib import nullcontext
 from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import click
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from ding_common import ConfigError, parallel
@@ -14,7 +12,7 @@ from ding_grpo.config.checks import check_for_tokens
 from ding_grpo.config.sections.processors import processor_arguments
 from ding_grpo.config.sections.update import LOG_PROB_FNS
 from ding_grpo.data.batch import Batch
-from ding_grpo.data.diagnose import check_sampled
+from ding_grpo.data.diagnose import check_sampled, tokenizer_notice
 from ding_grpo.data.equal_rows import merge_equal_rows, spread
 from ding_grpo.data.row_generators import RowKey
 from ding_grpo.model import CausalLM, PromptBatch
@@ -29,22 +27,7 @@ from .critic import TokenCritic
 from .kept_cache import version_of
 from .sampler import ModelSampler, RowRequest, Sampler, make_sampler
 from .sampling_rules import bind_sampling, find_sampling, kept_tokens, seen_tokens, token_rules
-
-
-def tokenizer_notice(pretrained: str, tokenizer: Any) -> Optional[str]:
-    """A warning if tokens have other ids than in the folder ``pretrained``, with which a model was trained."""
-    file = os.path.join(pretrained, 'tokenizer.json')
-    if tokenizer.name_or_path == pretrained or not os.path.isfile(file):
-        return None
-    own, given = Tokenizer.from_file(file).get_vocab(), tokenizer.get_vocab()
-    different = sum(own.get(token) != i for token, i in given.items())
-    if different == 0:
-        return None
-    return (
-        f'env.tokenizer: {different} of its {len(given)} tokens have other ids in the tokenizer of '
-        f'policy.model.pretrained = {pretrained!r}, which the model was trained with. Set '
-        f'env.tokenizer = dict(pretrained={pretrained!r}).'
-    )
+from .trees import Trees
 
 
 class TokenActor(Actor):
@@ -145,15 +128,17 @@ class TokenActor(Actor):
             obs: Dict[int, Any],
             row_keys: Dict[int, RowKey],
             forced: Dict[int, Forced] = {},
-            enough: Optional[int] = None
+            enough: Optional[int] = None,
+            trees: Optional[Trees] = None
     ) -> Dict[int, Dict[str, Any]]:
         """See ``Actor.sample``: a completion, or the next turn. The outputs have ``prompt`` (L, ), ``action`` and
-        ``logp`` (S, ), and ``kept`` (S, K), or None, or a ``KeptSets`` where the sets have any size."""
+        ``logp`` (S, ), and ``kept`` (S, K), or None, or a ``KeptSets`` where the sets have any size; with ``trees``
+        also ``leader`` (S, ), see ``tree_advantage``."""
         most = self._known_spec.max_new_tokens
         uniform = np.stack([self._generators.of(i, row_keys[i]).random(most) for i in obs])  # (B, T)
         device = self._model.device
         with torch.autocast(device.type, torch.bfloat16) if self._autocast else nullcontext():
-            return self._generate(obs, torch.from_numpy(uniform).to(device), row_keys, forced, enough)
+            return self._generate(obs, torch.from_numpy(uniform).to(device), row_keys, forced, enough, trees)
 
     def prepare(self) -> None:
         """Give the sampler the weights that the model has now."""
@@ -186,6 +171,7 @@ class TokenActor(Actor):
             logp=output['logp'][:taken],
             kept=_first(output['kept'], taken),
             sampled_after=_first(output.get('sampled_after'), taken),
+            leader=_first(output.get('leader'), taken),
             reward=reward,
             turn=timestep.info.get('turn', 0),
             trajectory=timestep.info.get('trajectory'),
@@ -301,6 +287,7 @@ class TokenActor(Actor):
             row_keys: Dict[int, RowKey] = {},
             forced: Dict[int, Forced] = {},
             enough: Optional[int] = None,
+            trees: Optional[Trees] = None
     ) -> Dict[int, Dict[str, Any]]:
         spec = self._known_spec
         stripped = [strip(spec.tokenizer.encode(o) if isinstance(o, str) else o) for o in obs.values()]
@@ -312,8 +299,11 @@ class TokenActor(Actor):
             )
         early_stop = None if enough is None else EarlyStop([row_keys[i][1:3] for i in obs], enough, self._model.device)
         places = {(line, forced[i][0]): forced[i][1] for line, i in enumerate(obs) if i in forced}
+        branching = None if trees is None else trees.branching(list(obs), row_keys, stripped, spec.tokenizer)
         self.prepare()
-        rollout = self.sampler.sample(RowRequest(list(obs), stripped, row_keys, uniform, limit, places, early_stop))
+        rollout = self.sampler.sample(
+            RowRequest(list(obs), stripped, row_keys, uniform, limit, places, early_stop, branching)
+        )
         action, logp, kept, after = rollout.action.cpu(), rollout.logp.cpu(), rollout.kept, rollout.sampled_after
         if isinstance(kept, Tensor):
             kept = kept.cpu()
@@ -326,6 +316,7 @@ class TokenActor(Actor):
                 logp=logp[line, :n],
                 kept=_first(None if kept is None else kept[line], n),
                 sampled_after=_first(None if after is None else after[line], n),
+                leader=None if branching is None else branching.of_tokens(line, n),
             )
             if getattr(spec, 'reads_logp', False):
                 own = output[env_id]

@@ -14,12 +14,13 @@ from .loss_options import loss_config, surrogate_name
 # Keys of language models.
 _OF_TOKENS = (
     'learn.micro_batch_tokens', 'learn.mask_truncated', 'learn.reward_aggregation', 'learn.demonstrations.share',
-    'learn.preference.weight', 'learn.environment_tokens.weight', 'collect.extra_rows', 'collect.top_k',
-    'collect.top_p', 'collect.processors', 'collect.autocast', 'collect.engine', 'eval.autocast', 'teacher'
+    'learn.preference.weight', 'learn.environment_tokens.weight', 'collect.extra_rows', 'collect.tree.branches',
+    'collect.top_k', 'collect.top_p', 'collect.processors', 'collect.autocast', 'collect.engine', 'eval.autocast',
+    'teacher'
 )
 
 # What an advantage of whole episodes needs.
-_OF_WHOLE_EPISODES = {'learn.kl.in_reward': False, 'collect.extra_rows': 0}
+_OF_WHOLE_EPISODES = {'learn.kl.in_reward': False, 'collect.extra_rows': 0, 'collect.tree.branches': []}
 
 # Wrappers of DI-engine that normalise by what one environment has seen.
 _OF_ONE_ENVIRONMENT = dict(obs_norm='observations', reward_norm='rewards')

@@ -12,7 +12,9 @@ from .micro_batch import cheapest_row, most_parts, share_rows, split_rows
 Obs = Union[Tensor, Dict[str, Tensor]]
 # How the fields of groups become those of a batch: padded to the longest row by a value, joined row by row, or one
 # value for all rows of a group, with a default.
-_PADDED = dict(action=0, logp_old=0, weight=0, turn=-1, reward=0, anchor=-1, kept=-1, kept_width=0, sampled_after=-1)
+_PADDED = dict(
+    action=0, logp_old=0, weight=0, turn=-1, reward=0, anchor=-1, kept=-1, kept_width=0, sampled_after=-1, leader=-1
+)
 _JOINED = ('length', 'reward_parts', 'obs', 'final_obs', 'kept_words')
 _OF_GROUP = dict(problem=-1, group_id=-1, collect_iter=-1, sampled_after=-1, equal=False, filtered=False)
 
@@ -47,6 +49,7 @@ class Batch:
     # (B, K), for language models: the state in which each turn is taken, as a number within the group; -1 for a state
     # of its own and after a row's last turn
     anchor: Optional[Tensor] = None
+    leader: Optional[Tensor] = None  # (B, S), of groups that are trees, see ``tree_advantage``; -1 after a row's end
     obs: Optional[Obs] = None  # (M, *), row by row; for other models
     kept: Optional[Tensor] = None  # (B, S, K), ids that sampling was restricted to
     kept_words: Optional[Tensor] = None  # (N, ) int32, the same in sets of any size, row by row, see ``KeptSets``

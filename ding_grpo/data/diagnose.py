@@ -1,9 +1,11 @@
-"""Finds the first NaN or infinite value, and describes it as facts of one line each."""
+"""Finds the first NaN or infinite value, and describes it as facts of one line each; and tokens of other ids."""
+import os
 import sys
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import click
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from ding_common import NumericError, parallel
@@ -153,3 +155,19 @@ def _finite_rows(obs: Any) -> Tensor:
     parts = [_finite_rows(x)
              for x in obs.values()] if isinstance(obs, dict) else [obs.isfinite().reshape(len(obs), -1).all(1)]
     return torch.stack(parts).all(0).cpu()
+
+
+def tokenizer_notice(pretrained: str, tokenizer: Any) -> Optional[str]:
+    """A warning if tokens have other ids than in the folder ``pretrained``, with which a model was trained."""
+    file = os.path.join(pretrained, 'tokenizer.json')
+    if tokenizer.name_or_path == pretrained or not os.path.isfile(file):
+        return None
+    own, given = Tokenizer.from_file(file).get_vocab(), tokenizer.get_vocab()
+    different = sum(own.get(token) != i for token, i in given.items())
+    if different == 0:
+        return None
+    return (
+        f'env.tokenizer: {different} of its {len(given)} tokens have other ids in the tokenizer of '
+        f'policy.model.pretrained = {pretrained!r}, which the model was trained with. Set '
+        f'env.tokenizer = dict(pretrained={pretrained!r}).'
+    )

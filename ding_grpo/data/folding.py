@@ -74,7 +74,7 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
         sample['obs'] = _observations([t for episode in episodes for t in episode])
         if 'final_obs' in last[0]:
             sample['final_obs'] = collate([t['final_obs'] for t in last])
-    sample.update((key, padded(key, -1)) for key in ('kept', 'sampled_after') if key in rows[0])
+    sample.update((key, padded(key, -1)) for key in ('kept', 'sampled_after', 'leader') if key in rows[0])
     if 'kept_words' in rows[0]:
         sample['kept_words'], sample['kept_width'] = torch.cat([r['kept_words'] for r in rows]), padded('kept_width')
     return sample
@@ -132,14 +132,15 @@ def _tokens(episode: List[Dict[str, Any]]) -> Dict[str, Tensor]:
             own['kept_words'], own['kept_width'] = step['kept']
         elif step['kept'] is not None:
             own['kept'] = step['kept']
-        if step.get('sampled_after') is not None:
-            own['sampled_after'] = step['sampled_after']
+        own.update((key, step[key]) for key in ('sampled_after', 'leader') if step.get(key) is not None)
         parts.append(own)
         reply = step['prompt'][:0] if following is None else _reply(step, following)
         if len(reply):  # all zeros but action, turn and kept
             no_token = {key: x.new_zeros(len(reply), *x.shape[1:]) for key, x in own.items() if key != 'kept_words'}
             parts.append(dict(no_token, action=reply, turn=torch.full_like(reply, step['turn'])))
             parts[-1].update((key, no_token[key] - 1) for key in ('kept', 'sampled_after') if key in own)
+            if 'leader' in own:  # a reply belongs to the turn before it
+                parts[-1]['leader'] = own['leader'][-1:].expand(len(reply))
     return {key: torch.cat([part[key] for part in parts if key in part]) for key in parts[0]}
 
 

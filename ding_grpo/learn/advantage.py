@@ -11,7 +11,7 @@ from ding_grpo.data.batch import Batch, map_tensors
 from ding_grpo.data.trajectories import first_rows
 from ding_grpo.rl_utils import (
     TOKEN_ADVANTAGE_METHODS, anchor_advantage, divergent_rows, far_rows, group_advantage, high_entropy, kl_estimate,
-    masked_mean, return_to_go, sampler_correction, step_advantage, token_advantage
+    masked_mean, return_to_go, sampler_correction, step_advantage, token_advantage, tree_advantage
 )
 
 # Methods that can give 0 to every row of a group with unequal rewards.
@@ -91,7 +91,7 @@ class Advantage(NamedTuple):
 
     def _compared(self, batch: Batch) -> Tensor:
         """The advantages of ``compare``, (B, ) or (B, S); with ``by_turn`` computed for turns."""
-        steps = batch.turns() if self.by_turn and self.compare != 'gae' else batch
+        steps = batch.turns() if self.by_turn and self.compare not in ('gae', 'tree') else batch
         adv = getattr(self, f'_{self.compare}')(steps)
         if adv.dim() == 1 or steps is batch:
             return adv
@@ -145,6 +145,11 @@ class Advantage(NamedTuple):
         returns, _ = self._returns(batch)
         at_anchor = anchor_advantage(returns, batch.anchor, batch.group)
         return (self._outcome(batch).unsqueeze(1) + self.anchor_weight * at_anchor) * (batch.weight != 0)
+
+    def _tree(self, batch: Batch) -> Tensor:
+        """Compares the rows before and after each place where they divide, see ``tree_advantage``."""
+        returns, _ = self._returns(batch)
+        return tree_advantage(returns[:, 0], batch.leader, batch.group, self.method) * (batch.weight != 0)
 
     def _returns(self, batch: Batch) -> Tuple[Tensor, Tensor]:
         """The discounted returns from each step on (B, S), and the return after a row's end (B, 1). The latter is 0 or,

@@ -33,4 +33,5 @@ from .surrogates import BATCH_SURROGATES, ROW_SURROGATES, SURROGATES, TOKEN_RATI
     geo_mean_surrogate, gpg_surrogate, kl_cov_surrogate, m2po_surrogate, real_surrogate, register_surrogate, \
     sapo_surrogate, surrogate_arguments, surrogate_function, surrogate_traits, vespo_surrogate
 from .token_advantage import TOKEN_ADVANTAGE_METHODS, high_entropy, token_advantage
+from .tree_advantage import nodes, tree_advantage
 from .value import explained_variance, gae_advantage, value_error, value_info

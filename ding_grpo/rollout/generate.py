@@ -5,6 +5,7 @@ from torch import Tensor
 
 from ding_grpo.rl_utils.check import wide_type
 
+from .branching import Branching
 from .early_stop import EarlyStop
 from .kept_sets import KeptSets
 from .lines import Lines
@@ -36,6 +37,7 @@ def generate(
     forced: Dict[Tuple[int, int], int] = {},
     early_stop: Optional[EarlyStop] = None,
     merge: bool = True,
+    branching: Optional[Branching] = None,
 ) -> Rollout:
     """
     Overview:
@@ -51,6 +53,7 @@ def generate(
             there. They use up its random number.
         - early_stop (:obj:`Optional[EarlyStop]`): Ends rows that do not count before their end; None: there are none.
         - merge (:obj:`bool`): Whether equal rows may be one line of the decoding.
+        - branching (:obj:`Optional[Branching]`): Which rows are the same so far; None: each is sampled by itself.
     """
     device, rows = prompts.ids.device, len(prompts.row)
     eos = torch.tensor(list(eos_token_ids), dtype=torch.long, device=device)
@@ -70,6 +73,9 @@ def generate(
             forced_now = {i: forced[row, t] for i, row in places if (row, t) in forced}
             numbers = None if uniform is None else uniform[live, t]
             token, logp, kept = _next(lines, sampling, seen, allowed, numbers, forced_now)
+            if branching is not None and branching.shared:
+                lead = branching.leaders(t, live, running, lambda: lines.of_rows(lines.logit), found.action)
+                token, logp, kept = (x if x is None else x[lead] for x in (token, logp, kept))
             found.add(t, live, running, token, logp, kept)
             running &= ~torch.isin(token, eos)
             if limit is not None:

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from ding_common import ConfigError
-from ding_grpo.act.token_actor import tokenizer_notice
+from ding_grpo.data.diagnose import tokenizer_notice
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.tasks import ThinkAnswerTask
 from dizoo_llm.text.tokenizer import build_char_tokenizer, build_word_tokenizer, load_tokenizer

@@ -10,6 +10,8 @@ UNGROUPED_METHODS = ('reinforce_plus_plus', 'batch_mean')
 # Those with which a group may have one row.
 SINGLE_ROW_METHODS = (*UNGROUPED_METHODS, 'remax')
 
+COMPARISONS = ('outcome', 'return_to_go', 'return_to_go_by_step', 'anchor', 'tree', 'gae', 'none')
+
 ADVANTAGE = dict(
     # (str) What a group compares. 'outcome': the return of each trajectory. 'return_to_go': the return from each
     # step on, among all steps of the group. 'return_to_go_by_step': the same, among the same step of all rows,
@@ -17,8 +19,9 @@ ADVANTAGE = dict(
     # of each step (generalized advantage estimation), as in PPO. A group may then have one row. With several turns
     # (``env.max_turns``) a step is a turn; 'return_to_go' is then refused, because it is biased. 'anchor': the
     # outcome, and the return from each turn on among the rows that took one in the same state (``Reply.anchor``).
+    # 'tree', with ``collect.tree``: each part of a row by the rows that divide there (``tree_advantage``).
     # 'none': 0 for all, so that the reward is only logged, for a teacher or demonstrations; one row is enough.
-    advantage=Key('outcome', Rule.one_of('outcome', 'return_to_go', 'return_to_go_by_step', 'anchor', 'gae', 'none')),
+    advantage=Key('outcome', Rule.one_of(*COMPARISONS)),
     # (Optional[str]) How advantages are computed, see ``group_advantage``; two methods for single tokens, see
     # ``token_advantage``: 'reinforce_plus_plus', 'optimal_token_baseline'. None: the preset's. 'grpo'
     # divides by the group's standard deviation. 'no_std' does not divide. It is better when the division would
@@ -52,9 +55,9 @@ def check(policy: Combination) -> None:
             'many rewards has no limit without a discount.'
         )
     found = loss_config(policy['learn']).adv_method
-    if advantage == 'return_to_go_by_step' and found not in STEP_ADVANTAGE_METHODS:
+    if advantage in ('return_to_go_by_step', 'tree') and found not in STEP_ADVANTAGE_METHODS:
         raise ConfigError(  # of the preset, or set individually
-            f"policy.learn.adv_method = {found!r}: with advantage 'return_to_go_by_step' must be one of "
+            f"policy.learn.adv_method = {found!r}: with advantage {advantage!r} must be one of "
             f"{', '.join(STEP_ADVANTAGE_METHODS)}."
         )
     if advantage in ('gae', 'none'):

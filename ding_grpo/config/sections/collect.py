@@ -1,4 +1,7 @@
 """``policy.collect``: groups, the order of problems, and the sampling distribution."""
+from math import prod
+from typing import Any
+
 from ding.utils import SERIAL_COLLECTOR_REGISTRY
 
 from ding_common import MOST, ConfigError, Rule
@@ -10,6 +13,18 @@ _PROCESSORS = Rule(
     all(isinstance(entry, dict) and isinstance(entry.get('type'), str) for entry in v)
 )
 
+
+def _integers(value: Any, least: int) -> bool:
+    return isinstance(value, (list, tuple)) and all(type(n) is int and least <= n <= MOST for n in value)
+
+
+def _is_place(value: Any) -> bool:
+    return isinstance(value, str) and (value in PLACES or value.count(':') == 1)
+
+
+PLACES = ('tokens', 'turns', 'entropy', 'sentences')
+_BRANCHES = Rule('a list of integers of at least 2', lambda v: _integers(v, 2))
+_TOKENS = Rule('a list of ascending integers of at least 1', lambda v: _integers(v, 1) and list(v) == sorted(set(v)))
 _ENGINE = Rule("a dict with type='vllm'", lambda v: isinstance(v, dict) and v.get('type') == 'vllm')
 
 COLLECT = dict(
@@ -20,6 +35,24 @@ COLLECT = dict(
     # most, and biased towards short rows (docs/guides/options.md). ``env.collector_env_num`` must be a multiple of
     # ``group_size`` + ``extra_rows``. For language models. 0: none.
     extra_rows=Key(0, Rule.integer(0, MOST)),
+    # A group as a tree: rows share their first tokens, which are sampled and read once, and divide at places
+    # (docs/tutorials/trees.md). With ``learn.advantage`` 'tree', which values each part; or 'gae' or 'none'. For
+    # language models.
+    tree=dict(
+        # (List[int]) Into how many branches a row divides at one place after another, as in [2, 2]. ``group_size`` is a
+        # multiple of their product, of at least two rows that share only their prompt. []: no tree.
+        branches=Key([], _BRANCHES),
+        # (str) Where a row divides: after so many 'tokens'; where its 'turns' begin; where the 'entropy' of the next
+        # token is large; after 'sentences'; or where a function of its text so far says so, 'module:function'.
+        at=Key('tokens', Rule('tokens, turns, entropy, sentences, or module:function', _is_place)),
+        # (List[int]) With 'tokens': number of a row's tokens before each place, as in [16, 48].
+        tokens=Key([], _TOKENS),
+        # (float) With 'entropy': least entropy of the next token, in nats.
+        above=Key(1.0, Rule.number(0)),
+        # (int) Least number of tokens between two places, and before the first. With 'entropy', 'sentences' and a
+        # function.
+        apart=Key(8, COUNT),
+    ),
     # (int) Largest number of episodes that each collector environment runs in a collect, which is ``groups`` x
     # (``group_size`` + ``extra_rows``) / ``env.collector_env_num``. A larger number is an error, because it is
     # mostly a number of steps by mistake. Raise it if it is meant.
@@ -96,6 +129,7 @@ def check(policy: Combination) -> None:
     )
     if pools['hard_to'] >= pools['easy_from']:
         raise policy.refusal('collect.pools.hard_to', f"must be below easy_from = {pools['easy_from']}.")
+    check_tree(policy)
     if policy['collect.max_staleness'] > 1 and policy['collect.engine'] is None:
         raise policy.refusal('collect.max_staleness', 'more than 1 needs policy.collect.engine. Set it to 1.')
     in_flight = policy['collect.engine'] is not None and policy['collect.max_staleness'] > 0
@@ -103,3 +137,38 @@ def check(policy: Combination) -> None:
     for key in ('cuda', 'multi_gpu'):
         if policy['collect.max_staleness'] > 0 and policy[key]:
             raise policy.refusal('collect.max_staleness', f'not available with policy.{key} = True. Set it to 0.')
+
+
+def check_tree(policy: Combination) -> None:
+    tree, rows = policy['collect.tree'], policy['group_size'] + policy['collect.extra_rows']
+    at, size, advantage = tree['at'], prod(tree['branches']), policy['learn.advantage']
+    policy.only_with(
+        (f'collect.tree.{key}' for key in COLLECT['tree'] if key != 'branches'), size > 1,
+        'policy.collect.tree.branches'
+    )
+    policy.only_with(['collect.tree.above'], at == 'entropy', "policy.collect.tree.at = 'entropy'")
+    policy.only_with(['collect.tree.apart'], at not in ('tokens', 'turns'), 'other places than tokens and turns')
+    if size == 1:
+        if advantage == 'tree':
+            raise policy.refusal('learn.advantage', 'needs policy.collect.tree.branches, as in [2, 2].')
+        return
+    if rows % size or rows < 2 * size:
+        raise policy.refusal(
+            'collect.tree.branches',
+            f'needs policy.group_size + policy.collect.extra_rows = {rows} to be a multiple of '
+            f'their product, {size}, and at least {2 * size}.'
+        )
+    if advantage not in ('tree', 'gae', 'none'):
+        raise policy.refusal(
+            'learn.advantage',
+            "with policy.collect.tree must be 'tree', 'gae' or 'none'. Rows of a tree share tokens, so "
+            'a comparison with all rows of the group is biased.'
+        )
+    if len(tree['tokens']) != (len(tree['branches']) if at == 'tokens' else 0):
+        raise policy.refusal(
+            'collect.tree.tokens',
+            f"must have as many numbers as branches ({len(tree['branches'])}) with at = 'tokens', "
+            'and none otherwise.'
+        )
+    if policy['collect.engine'] is not None:
+        raise policy.refusal('collect.tree.branches', 'not available with policy.collect.engine. Set it to [].')

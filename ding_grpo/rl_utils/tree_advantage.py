@@ -1,0 +1,86 @@
+"""Advantages of rows that share their beginnings."""
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .advantage import STEP_ADVANTAGE_METHODS, check_groups
+from .check import check_choice, check_number, check_tensor
+
+
+class Nodes(NamedTuple):
+    """For each token of B rows, over the rows of its group that share it."""
+    size: Tensor  # (B, S), their number, 0 where a row has no token
+    total: Tensor  # (B, S), the sum of their returns
+
+
+def tree_advantage(return_: Tensor, leader: Tensor, group: Tensor, method: str = 'rloo', eps: float = 1e-4) -> Tensor:
+    """
+    Overview:
+        Advantage of each token in a group whose rows share their beginnings, a tree. Rows that share a token are a \
+        node, whose value is the mean of their returns. The rows before it that do not share it, its siblings, are \
+        samples of the policy from where the node begins, and independent of it:
+
+        - ``rloo``: value of the node - mean return of its siblings. With the loss's sum over the rows of a node this \
+          is the gradient of the expected return, without a bias.
+        - ``no_std``: value of the node - value of the node before it, in which the rows of the node count too.
+        - ``grpo``: ``no_std`` / (standard deviation of the group's returns + eps).
+
+        The advantage of a token lasts until rows divide. A group without shared tokens has that of \
+        ``group_advantage``, but for the standard deviation of ``grpo``, which is that of its rows there too.
+    Arguments:
+        - return_ (:obj:`torch.FloatTensor`): Return of each row.
+        - leader (:obj:`torch.LongTensor`): A number for each token, equal for rows of a group that share it; -1 after \
+            the end of a row.
+        - eps (:obj:`float`): Added to the standard deviation.
+    Shapes:
+        - return_, group: :math:`(B, )`
+        - leader, adv: :math:`(B, S)`
+    """
+    check_choice('method', method, STEP_ADVANTAGE_METHODS)
+    check_groups(return_, group)
+    check_tensor('leader', leader, (len(return_), leader.shape[1]), '(B, S)', 'int64')
+    check_number('eps', eps)
+    if leader.numel() == 0:
+        return torch.zeros(leader.shape, dtype=return_.dtype, device=return_.device)
+    _, member = torch.unique(group, return_inverse=True)  # (B, )
+    reward = return_.double()
+    whole = torch.zeros_like(leader[:, :1])  # the node before all tokens
+    size, total = nodes(reward, torch.cat([whole, leader], dim=1), member)  # (B, 1 + S)
+    divides = size[:, 1:] < size[:, :-1]  # (B, S): whether rows before a token do not share it
+    place = torch.arange(leader.shape[1], device=leader.device)
+    begin = torch.where(divides, place, -1).cummax(1).values  # (B, S): where the last division was
+    at = begin.clamp(min=0)
+    (n_p, s_p), (n_v, s_v) = ([x.gather(1, column) for x in (size, total)] for column in (at, at + 1))
+    value = s_v / n_v.clamp(min=1)
+    others = (s_p - s_v) / (n_p - n_v).clamp(min=1) if method == 'rloo' else s_p / n_p.clamp(min=1)
+    adv = (value - others).masked_fill((leader < 0) | (begin < 0), 0)
+    low, high = (_extreme(reward, member, kind) for kind in ('amin', 'amax'))  # (B, )
+    adv = adv.masked_fill((low == high).unsqueeze(1), 0)  # exactly 0 for equal returns
+    if method == 'grpo':
+        count, mean = size[:, 0], total[:, 0] / size[:, 0]
+        square = torch.zeros_like(reward).index_add(0, member, (reward - mean).square())[member]
+        scale = (square / (count - 1).clamp(min=1)).sqrt() + eps
+        adv = adv / scale.masked_fill(scale == 0, 1).unsqueeze(1)
+    return adv.to(return_.dtype)
+
+
+def nodes(reward: Tensor, leader: Tensor, group: Tensor) -> Nodes:
+    """The nodes of the tokens of rows with these returns, see ``tree_advantage``."""
+    present = leader >= 0
+    place = torch.arange(leader.shape[1], device=leader.device).expand_as(leader)
+    key = torch.stack([group.unsqueeze(1).expand_as(leader)[present], place[present], leader[present]], dim=1)  # (M, 3)
+    _, node = key.unique(dim=0, return_inverse=True)  # (M, )
+    of_tokens = reward.unsqueeze(1).expand(leader.shape)[present]  # (M, )
+    number = int(node.max()) + 1 if len(node) else 0
+
+    def of_nodes(x: Tensor) -> Tensor:
+        return x.new_zeros(leader.shape).masked_scatter(present, x.new_zeros(number).index_add(0, node, x)[node])
+
+    return Nodes(of_nodes(torch.ones_like(of_tokens)), of_nodes(of_tokens))
+
+
+def _extreme(reward: Tensor, member: Tensor, kind: str) -> Tensor:
+    """Smallest or largest return of each row's group, (B, )."""
+    none = float('inf') if kind == 'amin' else float('-inf')
+    return reward.new_full((int(member.max()) + 1, ), none).scatter_reduce(0, member, reward, kind)[member]
