@@ -1,0 +1,177 @@
+"""Runs whose groups are trees."""
+import copy
+import os
+
+import pytest
+import torch
+from ding.utils import deep_merge_dicts
+
+from ding_common import ConfigError
+from ding_grpo.act.trees import ends_sentence
+from ding_grpo.data.batch import Batch
+from ding_grpo.rl_utils import nodes, tree_advantage
+from dizoo_llm.tasks import GuessTask
+from tests.cases import long
+from tests.pipelines.test_processes import TOKENS, one_and_two
+from tests.runs import distance, each_update, metrics, state, train
+from tests.shipped import small
+
+pytestmark = pytest.mark.envtest
+AT_TOKENS = dict(branches=[2, 2], at='tokens', tokens=[2, 5])
+AT_TURNS = dict(branches=[2, 2], at='turns')
+LEARN = dict(advantage='tree', adv_method='rloo')
+
+
+def tree(config='think_answer_grpo', tree=AT_TOKENS, env={}, **policy):
+    changes = dict(group_size=8, collect=dict(tree=tree), learn=LEARN)
+    return small(config, env=dict(dict(collector_env_num=16), **env), policy=deep_merge_dicts(changes, policy))
+
+
+@pytest.fixture
+def seen(tmp_path, monkeypatch):
+    """Policy and groups of each update."""
+    monkeypatch.chdir(tmp_path)
+    found = []
+    each_update(monkeypatch, lambda _, policy, data: found.append((policy, copy.deepcopy(data))))
+    return found
+
+
+def said(text):
+    """For ``tree.at``."""
+    return len(text.split()) == 3
+
+
+def fails(text):
+    raise KeyError('x')
+
+
+HERE = 'tests.pipelines.test_trees'
+
+
+class TestRun:
+
+    @pytest.mark.parametrize(
+        'how', [
+            AT_TOKENS,
+            dict(branches=[2], at='entropy', above=3.4, apart=1),
+            dict(branches=[4], at=f'{HERE}:said', apart=1),
+        ],
+        ids=['tokens', 'entropy', 'function']
+    )
+    def test_rows_share_their_beginnings_and_learning_reads_them_as_they_were_sampled(self, seen, how):
+        train(tree(tree=how), 2, learning_rate=1e-3)
+        for policy, data in seen:
+            batch = Batch.of(data)
+            size, total = nodes(batch.reward.sum(1), batch.leader, batch.group)
+            assert size[:, 0].unique().tolist() == [8 / (8 // torch.tensor(how['branches']).prod().item())]
+            assert (size == 1).any()  # rows have divided
+            expected = tree_advantage(batch.reward.sum(1), batch.leader, batch.group) * batch.weight
+            assert torch.equal(policy._advantage.of(batch), expected)
+        found = metrics()
+        assert all(m['sampler_gap_max'] < 1e-4 for m in found)  # logp_old are those of the rows' own tokens
+
+    def test_turns_before_a_place_are_played_again(self, seen):
+        train(tree('guess_grpo', AT_TURNS), 2, learning_rate=1e-3)
+        for _, data in seen:
+            batch = Batch.of(data)
+            for row in range(len(batch)):
+                leader = batch.row == 0
+                for t in range(int(batch.length[row])):
+                    leader = (batch.row == batch.leader[row, t]) & (batch.group == batch.group[row])
+                    assert torch.equal(batch.action[leader, :t + 1], batch.action[row:row + 1, :t + 1])
+                    assert torch.equal(batch.logp_old[leader, t], batch.logp_old[row:row + 1, t])
+            for turn, rows in ((0, 4), (1, 2), (2, 1)):
+                size, _ = nodes(batch.reward.sum(1), batch.leader, batch.group)
+                own = (batch.turn == turn) & (batch.weight != 0)
+                assert size[own].unique().tolist() == [rows]
+        assert all(m['sampler_gap_max'] < 1e-4 for m in metrics())
+
+    @pytest.mark.parametrize('config, how', [('think_answer_grpo', AT_TOKENS), ('guess_grpo', AT_TURNS)])
+    def test_a_resumed_run_goes_on_bit_by_bit(self, seen, config, how):
+        train(tree(config, how), 4, name='whole', learning_rate=1e-3)
+        train(tree(config, how), 2, name='part', learning_rate=1e-3)
+        train(tree(config, how), 4, name='part', learning_rate=1e-3, resume_training=True)
+        assert distance(state(4, 'whole')['model'], state(4, 'part')['model']) == 0
+
+    def test_while_the_policy_learns_and_with_extra_rows(self, seen):
+        train(tree(env=dict(collector_env_num=24), collect=dict(max_staleness=1, extra_rows=4)), 3, learning_rate=1e-3)
+        assert [m['staleness_max'] for m in metrics()] == [0, 1, 1]
+        leaders = set()
+        for _, data in seen:
+            batch = Batch.of(data)
+            assert len(batch) == 16
+            leaders.update(batch.leader.unique().tolist())
+            assert tree_advantage(batch.reward.sum(1), batch.leader, batch.group).isfinite().all()
+        assert max(leaders) > 7  # of 12 rows
+
+    @pytest.mark.parametrize(
+        'config, how', [
+            pytest.param('think_answer_grpo', AT_TOKENS, id='tokens'),
+            long('guess_grpo', AT_TURNS, id='turns'),
+        ]
+    )
+    def test_two_processes_have_the_weights_of_one(self, tmp_path, config, how):
+        policy = dict(group_size=8, collect=dict(tree=how, groups=4), learn=dict(batch_groups=2))
+        changes = deep_merge_dicts(TOKENS, dict(env=dict(collector_env_num=32), policy=policy))
+        one, two = one_and_two(tmp_path, config, changes, 'serial_onpolicy', 3, **LEARN)
+        assert distance(one.weights(3), two.weights(3)) < 1e-6
+
+    def test_an_environment_that_answers_otherwise_is_told(self, seen, monkeypatch):
+        respond = GuessTask.respond
+
+        def differs(self, problem, state, turn):
+            reply = respond(self, problem, state, turn)
+            return reply._replace(text='lower' if os.urandom(1)[0] % 2 else 'higher')
+
+        monkeypatch.setattr(GuessTask, 'respond', differs)
+        with pytest.raises(ConfigError,
+                           match=r'tree: the environment answered the same turn of the rows \[0, 1, 2, 3\]'):
+            train(tree('guess_grpo', AT_TURNS), 1)
+
+
+@pytest.mark.parametrize(
+    'changes, message', [
+        (dict(group_size=6), r'tree.branches = \[2, 2\]: needs policy.group_size .* = 6 to be a multiple of .* 4'),
+        (dict(group_size=4), r'tree.branches = \[2, 2\]: .* and at least 8'),
+        (dict(learn=dict(advantage='outcome')), "learn.advantage = 'outcome': with policy.collect.tree must be 'tree'"),
+        (dict(learn=dict(adv_method='batch')), "adv_method = 'batch': with advantage 'tree' must be one of grpo"),
+        (
+            dict(collect=dict(tree=dict(branches=[]))
+                 ), 'tree.tokens = .*only available with policy.collect.tree.branches'
+        ),
+        (dict(collect=dict(tree=dict(branches=[], tokens=[], at='tokens'))), "learn.advantage = 'tree': needs"),
+        (
+            dict(collect=dict(tree=dict(tokens=[3]))
+                 ), r'tree.tokens = \[3\]: must have as many numbers as branches \(2\)'
+        ),
+        (dict(collect=dict(tree=dict(tokens=[5, 2]))), 'tree.tokens = .*ascending'),
+        (dict(collect=dict(tree=dict(branches=[1]))), 'tree.branches = .*integers of at least 2'),
+        (dict(collect=dict(tree=dict(at='words'))), "tree.at = 'words': must be tokens, turns"),
+        (dict(collect=dict(tree=dict(above=2.0))), "tree.above = 2.0: only available with policy.collect.tree.at"),
+        (dict(collect=dict(tree=dict(apart=2))), 'tree.apart = 2: only available with other places'),
+        (dict(collect=dict(engine=dict(type='vllm', url='http://x'))), 'tree.branches = .*not available with .*engine'),
+        (dict(collect=dict(tree=dict(at='no_module:f', tokens=[]))), "tree.at = 'no_module:f': there is no module"),
+        (dict(collect=dict(tree=dict(at=f'{HERE}:fails', tokens=[], apart=1))), 'the function failed .KeyError'),
+    ]
+)
+def test_what_it_refuses(tmp_path, monkeypatch, changes, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=f'(?s){message}'):
+        train(tree(**changes), 1)
+
+
+def test_steps_have_no_tree(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main, create = small('cartpole_grpo', policy=dict(group_size=8, collect=dict(tree=AT_TURNS), learn=LEARN))
+    with pytest.raises(ConfigError, match='tree.branches = .*only available with language models'):
+        train((main, create), 1)
+
+
+@pytest.mark.parametrize(
+    'text, ends', [
+        ('It is 3. ', True), ('It is 3.', False), ('"No!" ', True), ('3.5', False), ('First\n', True), ('', False),
+        ('好。\n', True), ('so, ', False)
+    ]
+)
+def test_ends_of_sentences(text, ends):
+    assert ends_sentence(text) is ends
