@@ -82,7 +82,8 @@ class ModelSampler(Sampler):
         self._spec, self._sampling = spec, sampling
 
     def sample(self, request: RowRequest) -> Rollout:
-        spec, continued = self._spec, self._keeps_cache()
+        spec, shared = self._spec, request.branching is not None and request.branching.shared
+        continued = self._keeps_cache() and not shared  # rows that are the same are one line, which it cannot keep
         rollout = generate(
             self._cache.begin(request.env_ids, request.prompts) if continued else self._model,
             PromptBatch.of(request.prompts, self._model.device),

@@ -7,6 +7,7 @@ import torch
 from ding.utils import deep_merge_dicts
 
 from ding_common import ConfigError
+from ding_grpo.act.kept_cache import KeptCache
 from ding_grpo.act.trees import ends_sentence
 from ding_grpo.data.batch import Batch
 from ding_grpo.rl_utils import nodes, tree_advantage
@@ -85,6 +86,13 @@ class TestRun:
                 own = (batch.turn == turn) & (batch.weight != 0)
                 assert size[own].unique().tolist() == [rows]
         assert all(m['sampler_gap_max'] < 1e-4 for m in metrics())
+
+    def test_turns_that_rows_share_are_computed_once(self, seen, monkeypatch):
+        begin, kept = KeptCache.begin, []
+        monkeypatch.setattr(KeptCache, 'begin', lambda *args: kept.append(len(args[1])) or begin(*args))
+        train(tree('guess_grpo', dict(branches=[2], at='turns')), 1)
+        # rows of the last turn alone are lines that it keeps; evaluations have four
+        assert len([rows for rows in kept if rows > 4]) == 1
 
     @pytest.mark.parametrize('config, how', [('think_answer_grpo', AT_TOKENS), ('guess_grpo', AT_TURNS)])
     def test_a_resumed_run_goes_on_bit_by_bit(self, seen, config, how):
