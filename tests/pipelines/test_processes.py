@@ -45,6 +45,8 @@ GUESSES = dict(
     **dict(max_prompt_length=2, max_turns=4, max_tokens=20, max_new_tokens=3),
 )
 AGENTS = deep_merge_dicts(TOKENS, dict(env=GUESSES))  # episodes of several texts
+READS = dict(self='ema', context=('sibling', 'reference'), place='before', solution='{solution} ', closing='')
+SELF = deep_merge_dicts(TOKENS, dict(policy=dict(teacher=READS)))
 BUFFER = dict(
     env=dict(collector_env_num=8),
     policy=dict(
@@ -136,6 +138,7 @@ class TestTwoProcesses:
             long('think_answer_grpo', CRITIC, 'serial_onpolicy', Run, id='critic'),
             long('key_and_door_grpo', TURNS, 'serial_onpolicy', Run, id='turns'),
             long('think_answer_grpo', AGENTS, 'serial_onpolicy', Run, id='agents'),
+            long('think_answer_grpo', SELF, 'serial_onpolicy', Run, id='self_distillation'),
             long('cartpole_grpo', STEPS, 'serial_onpolicy', Run, id='steps'),
             pytest.param('think_answer_grpo_serial', BUFFER, 'serial', Run, id='replay_buffer'),
         ]
