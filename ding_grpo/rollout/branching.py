@@ -54,7 +54,7 @@ class Node:
     def divided(self, number: int, tokens: int) -> List['Node']:
         size = max(len(self.rows) // number, 1)
         parts = [self.rows[i:i + size] for i in range(0, len(self.rows), size)]
-        return [Node(p, self.leader if self.leader in p else p[0], self.level + 1, tokens) for p in parts]
+        return [Node(part, part[0], self.level + 1, tokens) for part in parts]
 
 
 @dataclass

@@ -1,9 +1,11 @@
 """Rows that are the same until they divide."""
+import math
+
 import pytest
 import torch
 
 from ding_grpo.model import PromptBatch
-from ding_grpo.rollout import Branching, Sampling, Tree, TreePlan, generate
+from ding_grpo.rollout import Branching, Node, Sampling, Tree, TreePlan, generate
 from tests.rollout.test_generate import CPU, prompts_of, uniform_of
 
 pytestmark = pytest.mark.unittest
@@ -119,3 +121,49 @@ def test_a_fork_follows_one_row_and_leaves_it_as_it_is(tiny_model):
 def test_shared_tokens_are_decoded_once(tiny_model, decoded):
     sampled(tiny_model, TreePlan([2, 2], at(3, 6)), eos=[])
     assert decoded[0] == 6 and decoded[1:] == [2] * 3 + [4] * 3 + [8] * 3
+
+
+def branching_of(plan, tokens, groups=1):
+    """Of groups of two rows whose prompt is token 7, in a turn after these tokens."""
+    prompts = [torch.tensor([7, *tokens])] * 2 * groups
+    trees = [(Tree(plan, [Node([0, 1], 0)], 1, 1), {0: 2 * g, 1: 2 * g + 1}) for g in range(groups)]
+    return Branching(trees, [0, 1] * groups, prompts, lambda ids: ' '.join(map(str, ids))), trees
+
+
+def test_what_a_place_knows_in_a_later_turn(tiny_model):
+    points = []
+
+    def place(point):
+        points.append(point._replace(entropy=point.entropy(), text=point.text()))
+        return len(points) == 6
+
+    branching, _ = branching_of(TreePlan([2], place), [5, 6], groups=2)
+    live, logit = torch.arange(4), torch.tensor([[0., 0.], [9., 9.], [0., 50.], [0., 50.]])
+    for t in range(3):
+        action = torch.tensor([[3, 4, 8]] * 4)
+        lead = branching.leaders(t, live, torch.ones(4).bool(), lambda: logit, action)
+        assert lead.tolist() == [0, 0, 2, 2 + (t == 2)]
+    assert [p.text for p in points[::2]] == ['5 6', '5 6 3', '5 6 3 4']
+    assert [(p.level, p.tokens, p.since, p.turn, p.begins)
+            for p in points[::2]] == [(0, 2, 2, 1, True), (0, 3, 3, 1, False), (0, 4, 4, 1, False)]
+    assert points[0].entropy == pytest.approx(math.log(2)) and points[1].entropy == pytest.approx(0)
+    assert branching.of_tokens(1, 3).tolist() == [0, 0, 0] and branching.of_tokens(3, 4).tolist() == [0, 0, 1, 1]
+
+
+def test_rows_whose_turn_has_ended_divide_in_none(tiny_model):
+    branching, ((tree, _), ) = branching_of(TreePlan([2], lambda point: True), [5])
+    lead = branching.leaders(1, torch.arange(2), torch.tensor([False, False]), None, torch.zeros(2, 3))
+    assert lead.tolist() == [0, 1] and len(tree.nodes) == 1 and not branching.shared
+
+
+def test_two_places_by_the_tokens_since_the_last(tiny_model):
+    _, leader = sampled(tiny_model, TreePlan([2, 2], lambda point: point.since >= 3), eos=[])
+    assert leader[3].tolist() == [0] * 3 + [2] * 3 + [3] * 4
+
+
+def test_a_group_without_a_tree_beside_one(tiny_model):
+    prompts = [p for p in prompts_of([6, 6]) for _ in range(2)]
+    plan = TreePlan([2], at(3))
+    branching = Branching([(Tree(plan, plan.begin([0, 1]), 6, 0), {0: 2, 1: 3})], [0, 1, 0, 1], prompts, str)
+    generate(tiny_model, PromptBatch.of(prompts, CPU), 5, [], Sampling(), uniform_of(4, 5), branching=branching)
+    assert [branching.of_tokens(row, 5).tolist() for row in range(4)] == [[0] * 5, [1] * 5, [0] * 5, [0] * 3 + [1] * 2]
