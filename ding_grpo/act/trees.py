@@ -29,7 +29,7 @@ class Trees:
 
     def branching(self, env_ids: Sequence[int], row_keys: Dict[int, RowKey], prompts: List[Tensor],
                   tokenizer: Any) -> Optional[Branching]:
-        """That of the next turn of rows, from their keys (collect, group, row, restarts) and all their tokens so far;
+        """That of the next turn of rows, from their keys (collect, group, row) and all their tokens so far;
         None if no group is a tree."""
         if self._plan is None and not self.of_group:
             return None
@@ -40,8 +40,8 @@ class Trees:
                 raise ConfigError(
                     'policy.collect.tree: needs the group collector, which tells which rows are a group. Remove it.'
                 )
-            self._groups[env_id] = group = (*key[:2], *key[3:])
-            lines.setdefault(group, {})[key[2]] = line
+            self._groups[env_id] = key[:2]
+            lines.setdefault(key[:2], {})[key[2]] = line
         found = []
         for group, of_rows in lines.items():
             plan = self.of_group.get(group[1], self._plan)

@@ -1,14 +1,16 @@
 """Runs whose groups are trees."""
 import copy
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
 from ding.utils import deep_merge_dicts
+from easydict import EasyDict
 
 from ding_common import ConfigError
 from ding_grpo.act.kept_cache import KeptCache
-from ding_grpo.act.trees import ends_sentence
+from ding_grpo.act.trees import Trees, ends_sentence
 from ding_grpo.data.batch import Batch
 from ding_grpo.rl_utils import nodes, tree_advantage
 from dizoo_llm.tasks import GuessTask
@@ -135,6 +137,23 @@ class TestRun:
         with pytest.raises(ConfigError,
                            match=r'tree: the environment answered the same turn of the rows \[0, 1, 2, 3\]'):
             train(tree('guess_grpo', AT_TURNS), 1)
+
+
+def test_a_group_that_begins_again_has_a_new_tree():
+    trees = Trees.of(EasyDict(branches=[2], at='turns', tokens=[], above=1.0, apart=8))
+    tokenizer, again = SimpleNamespace(decode=str), {3: (0, 5, 0, 1), 4: (0, 5, 1, 1)}
+
+    def second_row(keys, prompt):
+        """The leaders of the second row in a turn of two tokens."""
+        branching = trees.branching([3, 4], keys, [torch.tensor(prompt)] * 2, tokenizer)
+        branching.leaders(0, torch.arange(2), torch.ones(2).bool(), None, torch.zeros(2, 3))
+        return branching.of_tokens(1, 2).tolist()
+
+    for keys in ({3: (0, 5, 0), 4: (0, 5, 1)}, again):
+        assert second_row(keys, [1]) == [0, 0]
+        trees.forget([3])  # its row has ended; the other one goes on with the tree
+        assert second_row(keys, [1, 2, 3]) == [1, 1]
+        trees.forget([3, 4])
 
 
 @pytest.mark.parametrize(
