@@ -10,6 +10,8 @@ import click
 import numpy as np
 import ding_grpo  # noqa: F401  before DI-engine, whose pipelines it completes
 from ding.entry import serial_pipeline_onpolicy
+from ding.utils import deep_merge_dicts
+from easydict import EasyDict
 
 from benchmarks.shared.hardware import machine
 from benchmarks.shared.runs import ROOT, load_config, middle
@@ -17,8 +19,8 @@ from ding_common import read_json_lines
 
 PARTS = ('sampling', 'updating')
 WAYS = {
-    'GRPO': dict(advantage='outcome', adv_method='no_std'),
-    "critic, `advantage='gae'`": dict(advantage='gae', adv_method='batch'),
+    'GRPO': dict(learn=dict(advantage='outcome', adv_method='no_std')),
+    "critic, `advantage='gae'`": dict(learn=dict(advantage='gae', adv_method='batch')),
 }
 # hidden and intermediate size, layers, prompts of one update, completions of each
 SIZES = ((256, 512, 2, 16, 16), (512, 1024, 4, 8, 16))
@@ -34,15 +36,17 @@ that of the seconds of sampling and learning together, round by round. {machine}
 """
 
 
-def measure(size: tuple, learn: dict, updates: int) -> Dict[str, float]:
-    """Median milliseconds of an update, by part; the first update, which includes the warm-up, does not count."""
+def measure(size: tuple, policy: dict, updates: int) -> Dict[str, float]:
+    """Median milliseconds of an update, by part, with these keys of the section ``policy``. The first update, which
+    includes the warm-up, does not count."""
     hidden, intermediate, layers, prompts, group_size = size
     main, create = load_config('think_answer_grpo')
+    main = EasyDict(deep_merge_dicts(main, dict(policy=policy)))
     main.exp_name = 'runs/critic_time'
     main.env.stop_value, main.env.collector_env_num = 1e9, prompts * group_size
     main.policy.group_size, main.policy.collect.groups = group_size, prompts
     main.policy.model.config.update(hidden_size=hidden, intermediate_size=intermediate, num_hidden_layers=layers)
-    main.policy.learn.update(learn, batch_groups=prompts // 2, drop_equal_groups=False)
+    main.policy.learn.update(batch_groups=prompts // 2, drop_equal_groups=False)
     main.policy.eval.evaluator.eval_freq = 10 * updates
     shutil.rmtree(main.exp_name, ignore_errors=True)
     with open(os.devnull, 'w') as nothing, contextlib.redirect_stdout(nothing):
@@ -52,32 +56,39 @@ def measure(size: tuple, learn: dict, updates: int) -> Dict[str, float]:
     return {part: 1e3 * float(np.median([line[f'seconds_{part}'] for line in lines])) for part in PARTS}
 
 
+def table(ways: Dict[str, dict], rounds: int, updates: int) -> str:
+    """Updates of each size, whose sides take turns, the first of them with the ratio 1."""
+    base = next(iter(ways))
+    lines: List[str] = [
+        f'| hidden size, layers | rows | side | sampling | learning | whole update | ratio to {base} |',
+        '|---|---|---|---|---|---|---|',
+    ]
+    for size in SIZES:
+        found: Dict[str, List[Dict[str, float]]] = {way: [] for way in ways}
+        for number in range(rounds):
+            for way, policy in ways.items():
+                found[way].append(measure(size, policy, updates))
+            click.echo(f'{size[0]}, {size[2]}: round {number + 1} of {rounds} done', err=True)
+        whole = {way: [sum(values.values()) for values in of_way] for way, of_way in found.items()}
+        for way, of_way in found.items():
+            ratios = [x / y for x, y in zip(whole[way], whole[base])]
+            cells = [
+                f'{size[0]}, {size[2]}',
+                str(size[3] * size[4]), way, *(middle([values[part] for values in of_way], '.0f') for part in PARTS),
+                middle(whole[way], '.0f'), '1' if way == base else middle(ratios, '.2f')
+            ]
+            lines.append('| ' + ' | '.join(cells) + ' |')
+    return '\n'.join(lines)
+
+
 @click.command()
 @click.option('--rounds', default=5, show_default=True, help='Alternating measurements of each side.')
 @click.option('--updates', default=10, show_default=True, help='Updates of each measurement.')
 def main(rounds: int, updates: int) -> None:
     """Measure both sides in turn; write docs/results/critic_time.md."""
     os.chdir(ROOT)
-    lines: List[str] = [
-        '| hidden size, layers | rows | side | sampling | learning | whole update | ratio to GRPO |',
-        '|---|---|---|---|---|---|---|',
-    ]
-    for size in SIZES:
-        found: Dict[str, List[Dict[str, float]]] = {way: [] for way in WAYS}
-        for number in range(rounds):
-            for way, learn in WAYS.items():
-                found[way].append(measure(size, learn, updates))
-            click.echo(f'{size[0]}, {size[2]}: round {number + 1} of {rounds} done', err=True)
-        whole = {way: [sum(values.values()) for values in of_way] for way, of_way in found.items()}
-        for way, of_way in found.items():
-            ratios = [x / y for x, y in zip(whole[way], whole['GRPO'])]
-            cells = [
-                f'{size[0]}, {size[2]}',
-                str(size[3] * size[4]), way, *(middle([values[part] for values in of_way], '.0f') for part in PARTS),
-                middle(whole[way], '.0f'), '1' if way == 'GRPO' else middle(ratios, '.2f')
-            ]
-            lines.append('| ' + ' | '.join(cells) + ' |')
-    text = TEXT.format(updates=updates, rounds=rounds, machine=machine(), table='\n'.join(lines))
+    found = table(WAYS, rounds, updates)
+    text = TEXT.format(updates=updates, rounds=rounds, machine=machine(), table=found)
     with open(os.path.join('docs', 'results', 'critic_time.md'), 'w') as f:
         f.write(text)
     click.echo(text)

@@ -57,7 +57,8 @@ def test_groups_and_the_order_of_rows_do_not_matter():
 
 
 def test_equal_returns_and_what_all_rows_share_have_exactly_zero():
-    assert not tree_advantage(torch.full((4, ), 0.1), LEADER, GROUP, 'grpo').any()
+    leader = torch.tensor([[0], [0], [0], [3]])  # 0.1 + 0.1 + 0.1 is not 0.3
+    assert not tree_advantage(torch.full((4, ), 0.1, dtype=torch.double), leader, GROUP).any()
     leader = torch.tensor([[0, 0], [0, 1]])  # nothing to compare the first token with
     assert tree_advantage(torch.tensor([1., 0.]), leader, GROUP[:2]).tolist() == [[0, 1], [0, -1]]
 
