@@ -87,6 +87,7 @@ class TokenRecorder:
                     advantage=_exact(advantage[i, :n]),
                     **{name: _exact(x[i, :n])
                        for name, x in change.items()},
+                    **({} if batch.leader is None else dict(leader=batch.leader[i, :n].tolist())),
                 )
             )
         return records

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ding_grpo.data.batch import Batch
 from ding_grpo.rl_utils import grpo_info, kl_estimate, masked_mean, sequence_mean
+from ding_grpo.rl_utils.tree_advantage import nodes
 
 # Possible outcomes of a mini-batch.
 OUTCOMES = ('optimizer_steps', 'skipped_steps', 'empty_steps')
@@ -30,7 +31,7 @@ def logged_metrics(length_name: str, rate_name: str, with_kl: bool) -> List[str]
 
 def batch_metrics(batch: Batch, length_name: str = 'completion_length') -> Dict[str, float]:
     """Metrics of the policy that sampled a batch of groups, without undefined ones."""
-    metrics = dict(failed=batch.failed.float().mean())
+    metrics = dict(failed=batch.failed.float().mean(), **({} if batch.leader is None else tree_metrics(batch)))
     scored = ~batch.failed
     if scored.any():
         reward, length = batch.reward.sum(1)[scored], batch.weight.sum(1)[scored]  # (B, )
@@ -58,6 +59,16 @@ def batch_metrics(batch: Batch, length_name: str = 'completion_length') -> Dict[
             metrics[f'reward_{name}_mean'] = part.mean()
             metrics[f'reward_{name}_std'] = part.std(unbiased=False)
     return {name: float(value) for name, value in metrics.items()}
+
+
+def tree_metrics(batch: Batch) -> Dict[str, Tensor]:
+    """What the trees of a batch have: the share of the policy's tokens that were sampled, and the mean number of
+    different rows in which a group has ended. Rows that could not be scored count too."""
+    size = nodes(batch.reward.sum(1), batch.leader, batch.group).size.clamp(min=1)  # (B, S)
+    last = size.gather(1, (batch.length - 1).clamp(min=0).unsqueeze(1))  # (B, 1)
+    return dict(
+        tree_sampled=masked_mean(1 / size, batch.weight), tree_rows=(1 / last).sum() / len(batch.group.unique())
+    )
 
 
 def group_metrics(data: List[Dict[str, Any]], with_dropped: bool) -> Dict[str, float]:

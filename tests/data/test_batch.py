@@ -199,6 +199,32 @@ class TestBatch:
             assert metrics['completion_length_max'] == 3 and metrics['reward_a_mean'] == 1
         assert batch_metrics(Batch.of(groups[1:])) == dict(failed=1.0)  # and no NaN of nothing
 
+    def test_trees_by_hand(self):
+        """Rows 0 and 1 share two tokens, then a third that is a reply, and divide; rows 2 and 3 share all of their
+        three; the rows of the other group share nothing. Leaders are named by any number."""
+        trees = [
+            dict(
+                fold_group([episode(row, 1.) for row in rows]),
+                leader=torch.tensor(leader),
+                weight=torch.tensor(weight, dtype=torch.float32),
+                failed=torch.tensor([0., 0., 0., 1.])[:len(rows)],
+            ) for rows, leader, weight in (
+                (
+                    [[1, 2, 9, 3], [1, 2, 9, 4], [5, 6, 7], [5, 6, 7]],
+                    [[0, 0, 0, 0], [0, 0, 0, 1], [7, 7, 7, -1], [7, 7, 7, -1]],
+                    [[1, 1, 0, 1]] * 2 + [[1, 1, 1, 0]] * 2,
+                ),
+                ([[8], [8]], [[0], [1]], [[1], [1]]),
+            )
+        ]
+        for group in trees:
+            group['equal'] = False
+        metrics = batch_metrics(Batch.of(trees))
+        # of the first group 2 + 1 + 1 and 3 of its 12 own tokens were sampled, both of the second one's 2
+        assert metrics['tree_sampled'] == pytest.approx((4 + 3 + 2) / 14)
+        assert metrics['tree_rows'] == pytest.approx((3 + 2) / 2)
+        assert not any(name.startswith('tree') for name in batch_metrics(Batch.of([dict(trees[1], leader=None)])))
+
     def test_a_part_that_never_applies_has_no_mean(self, samples):
         parts = dict(a=torch.tensor([float('nan')] * 2))
         metrics = batch_metrics(Batch.of([dict(sample, reward_parts=parts) for sample in samples]))

@@ -94,6 +94,16 @@ def test_tokens_of_the_environment_are_not_own_and_have_advantage_0():
     assert record['rows'][0]['own'] == [True, False, True] and record['rows'][0]['advantage'] == [2.0, 0.0, 2.0]
 
 
+def test_rows_of_a_tree_say_whose_tokens_they_have():
+    weight, length = torch.tensor([[1., 1., 1.], [1., 1., 0.]]), torch.tensor([3, 2])
+    fields = dict(row=torch.arange(2), group=torch.zeros(2, dtype=torch.long), length=length)
+    leader = torch.tensor([[0, 0, 0], [0, 1, -1]])
+    tree, = record_of(torch.ones(2, 3, dtype=torch.long), weight, leader=leader, **fields)
+    assert [row['leader'] for row in tree['rows']] == [[0, 0, 0], [0, 1]]
+    plain, = record_of(torch.ones(2, 3, dtype=torch.long), weight, **fields)
+    assert 'leader' not in plain['rows'][0]
+
+
 @pytest.mark.parametrize('action, text', [([[1, 0]], ['1', '0']), ([[[.5, -1.]] * 2], ['0.50 -1.00'] * 2)])
 def test_actions_that_are_not_tokens(action, text):
     record, = record_of(torch.tensor(action), torch.ones(1, 2))
