@@ -75,8 +75,10 @@ def _of_tokens(path: str) -> Iterator[Dict[str, Any]]:
                 row=_number(row['row']),
                 text=[_text(piece) for piece in row['text']],
                 own=None if all(row['own']) else [bool(x) for x in row['own']],
-                **{key: [_number(x, 5) for x in row[key]]
-                   for key in _LISTS},
+                **{
+                    key: [_number(x, 5) for x in row[key]]
+                    for key in (*_LISTS, *(['leader'] if 'leader' in row else []))
+                },
             ) for row in record['rows']
         ]
         return dict(_head(record), update=_number(record['train_iter']), rows=rows)

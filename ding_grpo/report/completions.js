@@ -77,12 +77,17 @@ function painter(groups) {
   legend(name, title, centred, values);
   if (!values.length) return () => '';
   const sizes = values.map(Math.abs).sort((a, b) => a - b), most = sizes[Math.floor(0.98 * (sizes.length - 1))] || 1;
-  return (row, t) => {
-    const x = learned(row, t) ? value(row, t) : null;
-    if (typeof x !== 'number' || !Number.isFinite(x)) return '';
+  return (rows, from, to) => { // the colour of the mean over what is learned
+    const found = rows.flatMap(row => range(from, to).filter(t => learned(row, t)).map(t => value(row, t)));
+    const x = mean(found.filter(y => typeof y === 'number' && Number.isFinite(y)));
+    if (x === null) return '';
     const share = Math.min(1, Math.abs(x) / most);
     return `rgba(${centred ? (x > 0 ? UP : DOWN) : PLAIN}, ${(0.75 * share).toFixed(3)})`;
   };
+}
+
+function range(from, to) {
+  return Array.from({length: to - from}, (_, i) => from + i);
 }
 
 function learned(row, t) {
@@ -114,6 +119,7 @@ function groupBox(group, paint) {
   }
   add(box, head);
   if (group.prompt !== null) add(box, make('div', group.prompt, 'text prompt'));
+  if (isTree(group)) add(box, treeBox(group, paint));
   const rows = [...group.rows].sort((a, b) => (b.reward ?? -Infinity) - (a.reward ?? -Infinity));
   const place = make('div');
   add(box, place);
@@ -154,7 +160,7 @@ function rowBox(row, paint) {
 
 function tokenSpan(row, piece, t, paint) {
   const span = make('span', piece === '' ? '·' : piece, learned(row, t) ? '' : 'reply');
-  const background = paint(row, t);
+  const background = paint([row], t, t + 1);
   if (background) span.style.background = background;
   if (Array.isArray(row.text)) {
     span.dataset.t = t;

@@ -15,7 +15,7 @@ from plotly.offline import get_plotlyjs
 from .run import Run
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SCRIPTS = ('data.js', 'curves.js', 'completions.js', 'page.js')
+SCRIPTS = ('data.js', 'curves.js', 'tree.js', 'completions.js', 'page.js')
 
 
 def write_page(path: str, runs: List[Run]) -> int:

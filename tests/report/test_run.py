@@ -107,6 +107,13 @@ def test_groups_have_their_mean_and_spread(tmp_path):
     assert group['rows'][0]['logp_new'] == [-0.75] and group['rows'][1]['logp'] == [None] and group['prompt'] == 'p'
 
 
+def test_rows_of_a_tree_keep_whose_tokens_they_have(tmp_path):
+    records = [dict(TOKENS, rows=[token_row(1.0, **leader)]) for leader in (dict(leader=[7]), {})]
+    write(tmp_path / 'learner' / 'tokens.jsonl', *records)
+    source, = read_sources(str(tmp_path))
+    assert [group['rows'][0].get('leader') for group in groups(source)[0]] == [[7], None]
+
+
 def test_rows_of_a_group_are_together_though_failed_rows_are_written_later(tmp_path):
     failed = dict(TABLE, failed='raised')
     write(tmp_path / 'collector' / 'completions.jsonl', TABLE, dict(TABLE, group=1), failed)
