@@ -253,7 +253,7 @@ class GRPOPolicy(Policy):
             self,
             data: Dict[int, Any],
             row_keys: Optional[Dict[int, Tuple]] = None,
-            forced: Dict[int, Tuple] = {},
+            forced: Dict[int, Dict[int, Any]] = {},
             greedy: bool = False
     ) -> Dict[int, Any]:
         """

@@ -120,8 +120,8 @@ class StepActor(Actor):
         else:
             action = found.sample([self._generators.of(i, row_keys[i]) for i in env_ids])
         for line, i in enumerate(env_ids) if forced else ():
-            if i in forced and forced[i][0] == 0:
-                action[line] = torch.as_tensor(forced[i][1]).to(action)
+            if 0 in forced.get(i, {}):
+                action[line] = torch.as_tensor(forced[i][0]).to(action)
         logp = found.log_prob(action).cpu()
         check_sampled(logp.isfinite(), self._model, env_ids, row_keys or {}, obs=obs)
         return action.cpu(), logp

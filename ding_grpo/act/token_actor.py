@@ -298,7 +298,7 @@ class TokenActor(Actor):
                 'policy.collect.extra_rows: needs the group collector, which tells which rows are a group. Set it to 0.'
             )
         early_stop = None if enough is None else EarlyStop([row_keys[i][1:3] for i in obs], enough, self._model.device)
-        places = {(line, forced[i][0]): forced[i][1] for line, i in enumerate(obs) if i in forced}
+        places = {(line, t): token for line, i in enumerate(obs) for t, token in forced.get(i, {}).items()}
         branching = None if trees is None else trees.branching(list(obs), row_keys, stripped, spec.tokenizer)
         self.prepare()
         rollout = self.sampler.sample(

@@ -90,10 +90,12 @@ class ChangedPolicy:
         if greedy:
             return self._policy.forward(data, greedy=True, **kwargs)
         mine = {i: key[2] for i, key in row_keys.items() if i in data and key[1] == self._group}
-        forced = {
-            i: (force.step - self._steps_before(i, data[i]), force.action)
-            for i, row in mine.items() for force in self._changes.forces if force.row == row
-        }
+        forced: Dict[int, Dict[int, Any]] = {}
+        for i, row in mine.items():
+            forces = [force for force in self._changes.forces if force.row == row]
+            if forces:
+                before = self._steps_before(i, data[i])
+                forced[i] = {force.step - before: force.action for force in forces}
         try:
             outputs = self._policy.forward(data, row_keys=row_keys, forced=forced, **kwargs)
         except (ValueError, IndexError, TypeError, RuntimeError) as error:  # an action that the model does not have

@@ -160,6 +160,17 @@ def test_a_forced_step_changes_its_row_alone(runs, name, step, action):
     assert new['logp_old'] == pytest.approx(new['logp'], abs=1e-5)  # the sampler's number for the forced step too
 
 
+@pytest.mark.parametrize('name', ['think_answer_grpo', 'cartpole_grpo'])
+def test_several_forced_steps_of_one_row(runs, name):
+    """Not the last one alone."""
+    sampled = runs[name].recorded(1, 2)['rows'][1]['action'][:3]
+    other = [1 - action if action < 2 else 1 for action in sampled]
+    for steps in ([0, 2], [2, 0]):
+        forces = [Force(1, step, other[step]) for step in steps]
+        forced = runs[name].replay(1, 2, forces=forces).record['rows'][1]['action']
+        assert forced[0] == other[0] and forced[2] == other[2]
+
+
 def test_a_forced_token_of_a_later_turn(runs):
     run = runs['guess_grpo']
     record, row = next((r, w) for r in run.records if r['train_iter'] == 1 for w in r['rows'] if False in w['own'])
