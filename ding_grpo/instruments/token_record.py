@@ -58,39 +58,46 @@ class TokenRecorder:
                 updates before it was collected; ``prompt``; and ``rows``. A row has ``row``, ``reward``, \
                 ``reward_parts``, ``truncated``, ``failed`` and these lists over its steps: ``action`` (token ids), \
                 ``text``, ``logp_old`` (of the sampler), ``logp``, ``entropy``, ``logp_new``, ``advantage`` (0 where \
-                nothing is learned), and ``own``, False on tokens of the environment.
+                nothing is learned), and ``own``, False on tokens of the environment; of a tree also ``leader``, see \
+                ``tree_advantage``.
         """
-        batch, change = self._batch, dict(self._before, logp_new=self._updater.read(self._batch))
-        advantage, texts = _advantages(batch, learned), _Texts(self._tokenizer)
-        records: List[Dict[str, Any]] = []
-        for i in range(len(batch)):
-            n = int(batch.length[i])
-            if batch.row[i] == 0:
-                prompt = None if batch.prompts is None else texts.whole(batch.prompts[i].tolist())
-                records.append(
-                    dict(group=int(batch.group_id[i]), collect_iter=int(batch.collect_iter[i]), prompt=prompt, rows=[])
-                )
-            action = batch.action[i, :n].tolist()
-            before = None if batch.prompts is None else batch.prompts[i].tolist()[-1]
-            records[-1]['rows'].append(
-                dict(
-                    row=int(batch.row[i]),
-                    reward=_exact(batch.reward[i].sum()),
-                    reward_parts={name: _exact(part[i])
-                                  for name, part in batch.reward_parts.items()},
-                    truncated=bool(batch.truncated[i]),
-                    failed=bool(batch.failed[i]),
-                    action=action,
-                    text=texts.pieces(action, before),
-                    own=(batch.weight[i, :n] != 0).tolist(),
-                    logp_old=_exact(batch.logp_old[i, :n]),
-                    advantage=_exact(advantage[i, :n]),
-                    **{name: _exact(x[i, :n])
-                       for name, x in change.items()},
-                    **({} if batch.leader is None else dict(leader=batch.leader[i, :n].tolist())),
-                )
-            )
+        change = dict(self._before, logp_new=self._updater.read(self._batch))
+        change['advantage'] = _advantages(self._batch, learned)
+        records = sampled(self._batch, self._tokenizer)
+        for i, row in enumerate(row for record in records for row in record['rows']):
+            row.update((name, _exact(x[i, :len(row['action'])])) for name, x in change.items())
         return records
+
+
+def sampled(batch: Batch, tokenizer: Optional[Any]) -> List[Dict[str, Any]]:
+    """The records of the groups of a batch, without what an update computes."""
+    texts = _Texts(tokenizer)
+    records: List[Dict[str, Any]] = []
+    for i in range(len(batch)):
+        n = int(batch.length[i])
+        if batch.row[i] == 0:
+            prompt = None if batch.prompts is None else texts.whole(batch.prompts[i].tolist())
+            records.append(
+                dict(group=int(batch.group_id[i]), collect_iter=int(batch.collect_iter[i]), prompt=prompt, rows=[])
+            )
+        action = batch.action[i, :n].tolist()
+        before = None if batch.prompts is None else batch.prompts[i].tolist()[-1]
+        records[-1]['rows'].append(
+            dict(
+                row=int(batch.row[i]),
+                reward=_exact(batch.reward[i].sum()),
+                reward_parts={name: _exact(part[i])
+                              for name, part in batch.reward_parts.items()},
+                truncated=bool(batch.truncated[i]),
+                failed=bool(batch.failed[i]),
+                action=action,
+                text=texts.pieces(action, before),
+                own=(batch.weight[i, :n] != 0).tolist(),
+                logp_old=_exact(batch.logp_old[i, :n]),
+                **({} if batch.leader is None else dict(leader=batch.leader[i, :n].tolist())),
+            )
+        )
+    return records
 
 
 def _advantages(batch: Batch, learned: Batch) -> Tensor:

@@ -16,6 +16,17 @@ class Force(NamedTuple):
     action: Any
 
 
+class Fork(NamedTuple):
+    """Where the rows of a group divide: before this step of this row."""
+    row: int
+    step: int
+
+    @classmethod
+    def parse(cls, text: str) -> 'Fork':
+        """From ROW:TOKEN."""
+        return cls(*_read(text, '--fork', 'ROW:TOKEN', _fork))
+
+
 class Changes(NamedTuple):
     """``settings``: values by dotted key of the config. ``forces``: forced steps of the group. ``rewards``: total
     rewards by row of the group."""
@@ -51,6 +62,11 @@ def _force(text: str) -> Force:
     key, action = parsed(text)
     row, step = map(int, key.split(':'))
     return Force(row, step, action)
+
+
+def _fork(text: str) -> Tuple[int, int]:
+    row, step = map(int, text.split(':'))
+    return row, step
 
 
 def _reward(text: str) -> Tuple[int, float]:

@@ -7,10 +7,11 @@ import click
 from ding_common import ConfigError, code_of, echo, read_total_config
 from ding_grpo.run.checkpoint import read_checkpoint
 
-from .changes import Changes
+from .changes import Changes, Fork
+from .fork import forked
 from .recorded import difference
 from .session import replay
-from .show import group_text, row_text
+from .show import fork_text, group_text, row_text
 
 
 @click.command()
@@ -24,15 +25,22 @@ from .show import group_text, row_text
     '--force', 'forces', multiple=True, metavar='ROW:STEP=ACTION', help='Action (token id) of a step; repeatable.'
 )
 @click.option('--reward', 'rewards', multiple=True, metavar='ROW=REWARD', help='Total reward of a row; repeatable.')
+@click.option(
+    '--fork', metavar='ROW:TOKEN', help='Continue a row from a token on in as many ways as the group has rows.'
+)
 @click.option('--alone', is_flag=True, help='Update with this group only, not with all groups of its collect.')
 @click.option('--trust', is_flag=True, help="Import and run what the run's config names: docs/guides/instruments.md")
 @click.option('--run', default=None, help="The run's folder; by default the one that contains the checkpoint's folder.")
 def main(
         checkpoint: str, group: int, rows: Tuple[int, ...], settings: Tuple[str, ...], forces: Tuple[str, ...],
-        rewards: Tuple[str, ...], alone: bool, trust: bool, run: Optional[str]
+        rewards: Tuple[str, ...], fork: Optional[str], alone: bool, trust: bool, run: Optional[str]
 ) -> None:
     """Sample a group again, exactly as the run does after CHECKPOINT, and show what the update does to each token."""
-    changes = Changes.parse(settings, forces, rewards)
+    changes, place = Changes.parse(settings, forces, rewards), None if fork is None else Fork.parse(fork)
+    if fork is not None and (any(changes) or rows or alone):
+        raise ConfigError(
+            f'--fork {fork}: not available with --set, --force, --reward, --row and --alone, because it does no update.'
+        )
     checkpoint = os.path.expanduser(checkpoint)
     run = run or os.path.dirname(os.path.dirname(os.path.abspath(checkpoint)))
     cfg = read_total_config(run)
@@ -43,6 +51,12 @@ def main(
             'trust this code, add --trust.'
         )
     state = read_checkpoint(checkpoint)
+    if place is not None:
+        divided = forked(cfg, state, group, place)
+        if 'buffer' not in state['run'] and (differs := difference(run, divided.recorded)):
+            echo(differs)
+        echo(fork_text(divided))
+        return
     found = replay(cfg, state, group, Changes(), alone)
     changed = replay(cfg, state, group, changes, alone) if any(changes) else None
     if 'buffer' in state['run']:

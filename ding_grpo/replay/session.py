@@ -2,7 +2,7 @@
 import copy
 import os
 from tempfile import TemporaryDirectory
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from ding.utils import import_module
 from easydict import EasyDict
@@ -13,6 +13,7 @@ from ding_common.content import check_content, taking
 from ding_common.processes.random_state import set_random_state
 from ding_grpo.check import collecting
 from ding_grpo.data.capability import is_grpo
+from ding_grpo.rollout import TreePlan
 
 from .changes import ChangedPolicy, Changes
 
@@ -41,7 +42,21 @@ def replay(cfg: Dict[str, Any], state: Dict[str, Any], group: int, changes: Chan
     Raises:
         - ConfigError: If the checkpoint or the group does not fit.
     """
-    cfg = _config(cfg, changes)
+    policy, samples = collect(run_config(cfg, changes), state, group, changes)
+    chosen = [sample for sample in samples if not alone or sample['group_id'] == group]
+    metrics = policy.learn_mode.forward(chosen)
+    record = next(r for r in policy.observers['tokens'].records if r['group'] == group)
+    _check(record, changes, next(sample for sample in samples if sample['group_id'] == group).get('episode'))
+    return Replayed(dict(train_iter=state['last_iter'], **record), metrics, len(samples))
+
+
+def collect(cfg: EasyDict,
+            state: Dict[str, Any],
+            group: int,
+            changes: Changes,
+            tree: Optional[TreePlan] = None) -> Tuple[Any, List[Dict[str, Any]]]:
+    """The groups that a run samples after a checkpoint, and the policy that has sampled them. ``tree``: of this group,
+    in place of that of the run. Arguments and errors are those of ``replay``, with the config of ``run_config``."""
     run = state.get('run')
     if run is None or 'collector' not in run:
         raise ConfigError('CHECKPOINT: does not contain the whole state of its run, so its groups cannot be rebuilt.')
@@ -57,18 +72,17 @@ def replay(cfg: Dict[str, Any], state: Dict[str, Any], group: int, changes: Chan
                 # without a table of completions
                 collector.load_state_dict(dict(run['collector'], last_table=state['last_iter']))
                 set_random_state(run['random'])
+            if tree is not None:
+                policy.trees.of_group[group] = tree
             samples = collector.collect(train_iter=state['last_iter'])
     numbers = [sample['group_id'] for sample in samples]
     if group not in numbers:
         raise ConfigError(f'--group = {group}: the collect has the groups {_listed(numbers)}.')
-    chosen = [sample for sample in samples if not alone or sample['group_id'] == group]
-    metrics = policy.learn_mode.forward(chosen)
-    record = next(r for r in policy.observers['tokens'].records if r['group'] == group)
-    _check(record, changes, next(sample for sample in samples if sample['group_id'] == group).get('episode'))
-    return Replayed(dict(train_iter=state['last_iter'], **record), metrics, len(samples))
+    return policy, samples
 
 
-def _config(cfg: Dict[str, Any], changes: Changes) -> EasyDict:
+def run_config(cfg: Dict[str, Any], changes: Changes) -> EasyDict:
+    """The config of a run with changes, for groups of one process that the model samples."""
     import_module(cfg['policy'].get('import_names', []))
     if not is_grpo(cfg['policy'].get('type')):
         raise ConfigError(f"policy.type = {cfg['policy'].get('type')!r}: only groups of grpo can be replayed.")
@@ -113,6 +127,12 @@ def _check(record: Dict[str, Any], changes: Changes, episode: Optional[Tensor]) 
             )
         if not row['own'][force.step]:
             raise ConfigError(f'--force {force.row}:{force.step}: this token is of the environment, not of the policy.')
+        leader = row.get('leader', {force.step: force.row})[force.step]
+        if leader != force.row:
+            raise ConfigError(
+                f'--force {force.row}:{force.step}: row {force.row} takes this token from row {leader}, in the tree of '
+                f'its group. Use --force {leader}:{force.step}={force.action}.'
+            )
 
 
 def _listed(numbers: Any) -> str:

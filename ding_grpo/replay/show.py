@@ -6,6 +6,7 @@ from tabulate import tabulate
 
 from ding_grpo.logs.screen import shorten
 
+from .fork import Forked
 from .session import Replayed
 
 WIDTH = 60  # characters of a completion in the table of rows
@@ -27,6 +28,31 @@ def group_text(found: Replayed, changed: Optional[Replayed] = None) -> str:
     return '\n'.join(lines)
 
 
+def fork_text(found: Forked) -> str:
+    """The rows that continue one row of a group."""
+    record, (number, place) = found.recorded.record, found.fork
+    own = record['rows'][number]
+    table = [_continued(row, place) for row in found.rows]
+    table[number][0] = f'{number}, as recorded'
+    lines = [f"update {record['train_iter']}, group {record['group']} of {found.recorded.groups}"]
+    lines += [f"prompt: {record['prompt']}", f"row {number} until token {place}: {''.join(own['text'][:place])}", '']
+    header = ['row', 'reward', 'parts', 'log-probability', f'from token {place} on']
+    lines += [tabulate(table, header, disable_numparse=True), '']
+    means = [_mean_reward(rows) for rows in (found.rows, record['rows'])]
+    return '\n'.join([*lines, f'mean reward: {means[0]} with this beginning, {means[1]} in the group as recorded'])
+
+
+def _continued(row: Dict[str, Any], place: int) -> List[Any]:
+    logp = sum(x for x, own in zip(row['logp_old'][place:], row['own'][place:]) if own)
+    text = shorten(''.join(row['text'][place:]), WIDTH)
+    return [row['row'], f"{row['reward']:.4g}{_flag(row)}", _parts(row), f'{logp:.3f}', text]
+
+
+def _mean_reward(rows: List[Dict[str, Any]]) -> str:
+    rewards = [row['reward'] for row in rows if not row['failed']]
+    return f'{sum(rewards) / len(rewards):.4g}' if rewards else 'none'
+
+
 def row_text(found: Replayed, number: int, changed: Optional[Replayed] = None) -> str:
     """The steps of one row: what the update did to each, and beside it what it did with a change."""
     sides = [r.record['rows'][number] for r in (found, changed) if r is not None]
@@ -40,14 +66,20 @@ def _row(row: Dict[str, Any]) -> List[Any]:
     own = [t for t, mine in enumerate(row['own']) if mine]
     advantage = sum(row['advantage'][t] for t in own) / max(1, len(own))
     before, after = (sum(row[name][t] for t in own) for name in ('logp', 'logp_new'))
-    parts = ', '.join(f'{name} {value:.3g}' for name, value in row['reward_parts'].items())
     text = ''.join(row['text']) if row['text'] and not _is_step(row) else ' '.join(row['text'])
-    flag = ' (not scored)' if row['failed'] else ' (cut)' if row['truncated'] else ''
     return [
-        row['row'], f"{row['reward']:.4g}{flag}", parts, f'{advantage:+.4g}',
-        f'{before:.3f} -> {after:.3f} ({after - before:+.3f})',
+        row['row'], f"{row['reward']:.4g}{_flag(row)}",
+        _parts(row), f'{advantage:+.4g}', f'{before:.3f} -> {after:.3f} ({after - before:+.3f})',
         shorten(text, WIDTH)
     ]
+
+
+def _parts(row: Dict[str, Any]) -> str:
+    return ', '.join(f'{name} {value:.3g}' for name, value in row['reward_parts'].items())
+
+
+def _flag(row: Dict[str, Any]) -> str:
+    return ' (not scored)' if row['failed'] else ' (cut)' if row['truncated'] else ''
 
 
 def _is_step(row: Dict[str, Any]) -> bool:

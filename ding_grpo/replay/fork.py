@@ -1,0 +1,66 @@
+"""A row of a recorded group that is continued in several ways: what its text so far is worth."""
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+from ding_common import ConfigError
+from ding_grpo.data.batch import Batch
+from ding_grpo.instruments.token_record import sampled
+from ding_grpo.learn.metrics import batch_metrics
+from ding_grpo.rollout import TreePlan
+
+from .changes import Changes, Force, Fork
+from .session import Replayed, collect, run_config
+
+
+class Forked(NamedTuple):
+    """``recorded`` has the group as the run sampled it, with metrics of sampling alone; ``rows`` are the records of its
+    rows that begin as row ``fork.row`` until token ``fork.step``."""
+    recorded: Replayed
+    fork: Fork
+    rows: List[Dict[str, Any]]
+
+
+def forked(cfg: Dict[str, Any], state: Dict[str, Any], group: int, fork: Fork) -> Forked:
+    """
+    Overview:
+        Sample a group again in which all rows begin as one of them. This row remains as recorded, the others continue
+        it with random numbers of their own. No update is done. Arguments and errors are those of ``replay``.
+    """
+    extra = cfg['policy'].get('collect', {}).get('extra_rows', 0)
+    if extra > 0:
+        raise ConfigError(f'policy.collect.extra_rows = {extra}: --fork is not available, because rows are dropped.')
+    policy, samples = collect(run_config(cfg, Changes()), state, group, Changes())
+    if policy.spec is None:
+        raise ConfigError('--fork: not available, because the actions of this policy are not tokens.')
+    batch, (record, ) = _of_group(policy, samples, group)
+    _check(record, fork, batch)
+    metrics = batch_metrics(Batch.of(samples), policy.actor.length_name)
+    tree = TreePlan((len(batch), ), lambda point: point.tokens >= fork.step, root=fork.row)
+    again = collect(run_config(cfg, Changes()), state, group, Changes(forces=_borrowed(record, fork)), tree)
+    _, (new, ) = _of_group(*again, group)
+    return Forked(Replayed(dict(train_iter=state['last_iter'], **record), metrics, len(samples)), fork, new['rows'])
+
+
+def _of_group(policy: Any, samples: List[Dict[str, Any]], group: int) -> Tuple[Batch, List[Dict[str, Any]]]:
+    """The rows of a group, and its record."""
+    batch = Batch.of([sample for sample in samples if sample['group_id'] == group])
+    return batch, sampled(batch, policy.spec.tokenizer)
+
+
+def _borrowed(record: Dict[str, Any], fork: Fork) -> List[Force]:
+    """What a row of a tree took from others, which it would now sample by itself."""
+    row = record['rows'][fork.row]
+    steps = enumerate(zip(row['action'], row.get('leader', ())))
+    return [Force(fork.row, t, action) for t, (action, leader) in steps if leader != fork.row and row['own'][t]]
+
+
+def _check(record: Dict[str, Any], fork: Fork, batch: Batch) -> None:
+    option, rows = f'--fork {fork.row}:{fork.step}', record['rows']
+    if not 0 <= fork.row < len(rows):
+        raise ConfigError(f'{option}: the group has the rows 0 to {len(rows) - 1}.')
+    if batch.episode is not None and batch.episodes < len(batch):
+        raise ConfigError(f'{option}: not available, because an episode of this group has several texts.')
+    row = rows[fork.row]
+    if not 0 <= fork.step < len(row['action']):
+        raise ConfigError(f"{option}: row {fork.row} has the tokens 0 to {len(row['action']) - 1}.")
+    if not row['own'][fork.step]:
+        raise ConfigError(f'{option}: this token is of the environment, not of the policy.')
