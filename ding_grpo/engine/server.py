@@ -9,6 +9,7 @@ import httpx
 from torch import Tensor
 
 from ding_common import ConfigError, PeerError
+from ding_common.retry_after import retry_after
 
 from .answers import NOTHING, Answer
 from .options import KEY
@@ -164,7 +165,7 @@ class Server:
         except httpx.TransportError as error:
             raise Unavailable(f'{type(error).__name__}: {error}') from error
         if response.status_code in TRANSIENT:
-            asked_for = _seconds(response.headers.get('Retry-After'))
+            asked_for = retry_after(response.headers) or 0.0
             raise Unavailable(f'{path}: {_said(response)}', asked_for, response.status_code == 500)
         if response.status_code == 404:
             raise ConfigError(
@@ -192,10 +193,3 @@ def _answer(choice: Dict[str, Any]) -> Answer:
 
 def _said(response: httpx.Response) -> str:
     return f"{response.status_code} {' '.join(response.text.split()):.300}"
-
-
-def _seconds(header: Optional[str]) -> float:
-    try:
-        return max(float(header), 0.0)
-    except (TypeError, ValueError):
-        return 0.0

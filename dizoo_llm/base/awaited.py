@@ -5,17 +5,15 @@ thread of its own, so that a client which a scorer keeps has its connections in 
 import asyncio
 import concurrent.futures
 import itertools
-import math
 import os
 import random
 import threading
 import time
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
 from typing import Any, Awaitable, Callable, List, NamedTuple, Optional, Sequence
 
 from ding_common import describe
 from ding_common.processes.tally import tally
+from ding_common.retry_after import retry_after
 
 FIRST_WAIT = 0.5  # seconds before the first retry, which double with each. Up to a half of them is left out, at random
 LONGEST_WAIT = 60.0  # seconds before a retry. A server that asks for more gets none
@@ -81,19 +79,10 @@ def _retry_after(error: BaseException) -> Optional[float]:
     """Seconds that the server asks for, by the header Retry-After of an error or of its cause."""
     for each in _causes(error):
         headers = getattr(getattr(each, 'response', None), 'headers', None) or getattr(each, 'headers', None)
-        value = headers.get('Retry-After') if hasattr(headers, 'get') else None
-        for read in (float, _until):
-            try:
-                seconds = read(str(value))
-            except (TypeError, ValueError, OverflowError):  # neither a number nor a date with a zone
-                continue
-            if not math.isnan(seconds):
-                return max(seconds, 0.)
+        seconds = retry_after(headers)
+        if seconds is not None:
+            return seconds
     return None
-
-
-def _until(date: str) -> float:
-    return (parsedate_to_datetime(date) - datetime.now(timezone.utc)).total_seconds()
 
 
 class _Batch:

@@ -142,6 +142,7 @@ def changed(**choice):
         status(500),
         status(503),
         status(429, **{'Retry-After': '0.01'}),
+        status(429, **{'Retry-After': 'Wed, 21 Oct 2015 07:28:00 GMT'}),
         changed(weight_versions=[]),  # of which weights it is, is not known
     ]
 )
