@@ -1,9 +1,10 @@
 """
-Prompt a trained model: ``python -m dizoo_llm.play FOLDER 'PROMPT'``, with ``--config FILE`` in the chat of that config.
+Prompt a trained model: ``python -m dizoo_llm.play FOLDER 'PROMPT'``, with ``--config FILE`` in the chat of that config,
+and with ``--tree 2,2`` for several answers that share their beginnings.
 With ``--task NAME``, or ``--config FILE`` alone, it answers the task's evaluation problems instead; episodes of several
 turns are shown as dialogues.
 """
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import click
 import torch
@@ -17,10 +18,18 @@ from .envs import TokenEnv
 from .envs.options import ENV_OPTIONS
 from .envs.token_env import create_env
 from .models import generation
+from .models.completion_tree import CompletionTree, lines
 from .text.tokenizer import load_tokenizer
 
 MOST_ASKED = 32_768  # tokens that a folder may ask for
 LONGEST = 512  # tokens, if neither the option nor the folder nor the config sets a limit
+
+
+def _branches(context: click.Context, option: click.Option, text: Optional[str]) -> List[int]:
+    numbers = [] if text is None else [int(x) if x.strip().isdecimal() else 0 for x in text.split(',')]
+    if 0 in numbers:
+        raise click.BadParameter(f'{text!r} must be numbers of branches, as 2,2')
+    return numbers
 
 
 @click.command(context_settings=dict(help_option_names=['-h', '--help']))
@@ -36,20 +45,32 @@ LONGEST = 512  # tokens, if neither the option nor the folder nor the config set
 @click.option('--import', 'modules', multiple=True, help='Module that registers the task; may be given several times.')
 @click.option('--max-new-tokens', type=click.IntRange(1), help="Length limit; default is the config's or the folder's.")
 @click.option('--temperature', type=click.FloatRange(0), default=0., help='0, the default, is greedy decoding.')
+@click.option(
+    '--tree', callback=_branches, help='Several completions that divide, as 2,2: two, each into two further on.'
+)
+@click.option(
+    '--above', type=click.FloatRange(0), help='With --tree, least entropy in nats where they divide; default is 1.'
+)
 @click.option('--seed', type=int, default=0, help='Random seed for a temperature above 0.')
 def main(
         folder: str, prompt: Optional[str], task: Optional[str], config: Optional[str], problems: int,
-        modules: Tuple[str, ...], max_new_tokens: Optional[int], temperature: float, seed: int
+        modules: Tuple[str, ...], max_new_tokens: Optional[int], temperature: float, tree: List[int],
+        above: Optional[float], seed: int
 ) -> None:
     """Prompt the model in FOLDER with PROMPT, with each line of the standard input, or with a task's problems."""
     if task is not None and (prompt is not None or config is not None):
         raise click.UsageError('give --task alone, without PROMPT and --config')
+    answers = task is not None or config is not None and prompt is None
+    if tree and (answers or temperature == 0):
+        raise click.UsageError('--tree needs a PROMPT and a --temperature above 0, such as 1')
+    if above is not None and not tree:
+        raise click.UsageError('--above needs --tree')
     tokenizer = load_tokenizer(folder)
     model = build_causal_lm(folder, None, None, None, 'FOLDER')
     torch.manual_seed(seed)
     env = dict(task=dict(type=task, import_names=list(modules))) if config is None else _env_of(config)
     longest = max_new_tokens or env.get('max_new_tokens') or _limit_of(model, folder)
-    if task is not None or config is not None and prompt is None:
+    if answers:
         env.update(tokenizer=dict(pretrained=folder), max_new_tokens=longest, evaluation=True, overlong_buffer=None)
         _answer_all(model, create_env(**env), problems, temperature)
         return
@@ -57,6 +78,10 @@ def main(
     chat = {key: env[key] for key in ('chat', 'system_prompt', 'chat_options') if key in env}
 
     def complete(text: str) -> str:
+        if tree:
+            ids, = generation.encoded(tokenizer, [text], chat)
+            grown = CompletionTree(model, tokenizer, tree, 1. if above is None else above, longest, temperature)
+            return '\n'.join(lines(grown.grow(ids)))
         return generation.complete(model, tokenizer, [text], chat, longest, temperature)[0]
 
     if prompt is not None:

@@ -50,15 +50,19 @@ def plain_generate(
     return [row[:end] for row, end in zip(rows, ends)]
 
 
+def encoded(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], chat: Dict[str, Any]) -> List[List[int]]:
+    """The tokens of prompts. ``chat``: arguments of ``encode_prompt``."""
+    if tokenizer.chat_template is not None:
+        check_options(tokenizer, chat.get('chat_options', {}))
+    return [encode_prompt(tokenizer, text, **chat) for text in prompts]
+
+
 def complete(
         model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], chat: Dict[str, Any],
         max_new_tokens: int, temperature: float
 ) -> List[str]:
-    """The texts that continue prompts, without their ends of sequence. ``chat``: arguments of ``encode_prompt``."""
-    if tokenizer.chat_template is not None:
-        check_options(tokenizer, chat.get('chat_options', {}))
-    ends = end_ids(tokenizer)
-    known = [encode_prompt(tokenizer, text, **chat) for text in prompts]
+    """The texts that continue prompts, without their ends of sequence. ``chat``: see ``encoded``."""
+    ends, known = end_ids(tokenizer), encoded(tokenizer, prompts, chat)
     rows = plain_generate(model, known, max_new_tokens, ends, len(tokenizer), temperature)
     return [
         decode_after(tokenizer, prompt, ids[:-1] if ids and ids[-1] in ends else ids)
@@ -86,13 +90,19 @@ def episodes(model: PreTrainedModel,
 
 
 @torch.no_grad()
+def next_tokens(
+        model: PreTrainedModel, prompt: List[int], ids: List[int], temperature: float, vocab_size: int
+) -> torch.Tensor:
+    """The log-probabilities (S, V) of what could be in place of each of the tokens ``ids`` after a prompt."""
+    logits = model(torch.tensor([prompt + ids], device=model.device)).logits[0, len(prompt) - 1:-1, :vocab_size]
+    return (logits.float() / temperature).log_softmax(-1).cpu()
+
+
 def _with_logp(
         model: PreTrainedModel, prompt: List[int], turn: List[int], temperature: float, vocab_size: int
 ) -> np.ndarray:
     """The tokens of a turn, with their log-probabilities under the distribution from which they came; greedily 0."""
     logp = np.zeros(len(turn))
     if temperature > 0:
-        logits = model(torch.tensor([prompt + turn], device=model.device)).logits[0, len(prompt) - 1:-1, :vocab_size]
-        found = (logits.float() / temperature).log_softmax(-1)  # (S, V)
-        logp = found[range(len(turn)), turn].cpu().numpy()
+        logp = next_tokens(model, prompt, turn, temperature, vocab_size)[range(len(turn)), turn].numpy()
     return np.rec.fromarrays([np.array(turn), logp], names='token,logp')
