@@ -10,6 +10,7 @@ from .gym_text import GymTextTask
 from .key_and_door import KeyAndDoorTask
 from .mixture import MixtureTask
 from .products import ProductsTask
+from .rearrange import RearrangeTask
 from .reasoning_gym import ReasoningGymTask
 from .textarena import TextArenaTask
 from .think_answer import ThinkAnswerTask

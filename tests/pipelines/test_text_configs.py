@@ -22,8 +22,10 @@ def folder(tmp_path, monkeypatch, tiny_config):
 
 
 @pytest.mark.parametrize(
-    'name',
-    ['reasoning_mixture', 'gsm8k_lora', 'calculator', *(long(n) for n in ('spell_backward', 'chain_sum', 'gsm8k'))],
+    'name', [
+        'reasoning_mixture', 'gsm8k_lora', 'calculator', 'rearrange',
+        *(long(n) for n in ('spell_backward', 'chain_sum', 'gsm8k'))
+    ],
     ids=str
 )
 def test_runs_on_a_folder(name):
@@ -34,7 +36,7 @@ def test_runs_on_a_folder(name):
     evaluation, parts = evaluations()[0], set(metrics()[0])
     if name.startswith('gsm8k'):
         assert evaluation['completions'][0]['prompt'] == 'What is 100 + 1?' and len(evaluation['completions']) == 8
-    other = 'overlong' if name.startswith('gsm8k') else 'calls' if name == 'calculator' else 'score'
+    other = dict(calculator='calls', rearrange='right').get(name, 'overlong' if name.startswith('gsm8k') else 'score')
     assert {f'reward_{other}_mean', 'reward_right_mean'} <= parts
     assert ('kinds' in evaluation) == (name == 'reasoning_mixture')
     assert os.path.getsize('run/log/collector/completions.jsonl') > 0

@@ -131,14 +131,14 @@ def warm_start(name):
 
 
 @pytest.mark.envtest
-@pytest.mark.parametrize('name', [long('spell_backward'), 'chain_sum', 'calculator', *DISTILLED])
+@pytest.mark.parametrize('name', [long('spell_backward'), 'chain_sum', 'calculator', 'rearrange', *DISTILLED])
 def test_a_warm_start_writes_the_model_that_the_next_config_reads(name, folder):
     if name in ('spell_backward', 'chain_sum'):
         pytest.importorskip('reasoning_gym')
     made, following = warm_start(f'{name}_sft'), DISTILLED.get(name, f'{name}_grpo')
     written, _ = load(following)
     assert made in (written.policy.model.get('pretrained'), written.policy.get('teacher', {}).get('pretrained'))
-    if name in ('calculator', *DISTILLED):  # of the others tests/pipelines/test_text_configs.py runs more
+    if name in ('calculator', 'rearrange', *DISTILLED):  # of the others tests/pipelines/test_text_configs.py runs more
         kept = ('tokenizer', 'max_new_tokens', 'max_reply_tokens')
         env = dict({key: written.env[key] for key in kept if key in written.env}, max_prompt_length=None)
         main, create = small(following, env=env, policy=dict(model=written.policy.model))
