@@ -25,7 +25,7 @@ class Trees:
     @classmethod
     def of(cls, cfg: Dict[str, Any]) -> 'Trees':
         """From the section ``policy.collect.tree``."""
-        return cls(TreePlan(tuple(cfg.branches), _place(cfg)) if cfg.branches else None)
+        return cls(TreePlan(tuple(cfg.branches), place_of(cfg)) if cfg.branches else None)
 
     def branching(self, env_ids: Sequence[int], row_keys: Dict[int, RowKey], prompts: List[Tensor],
                   tokenizer: Any) -> Optional[Branching]:
@@ -68,7 +68,8 @@ def ends_sentence(text: str) -> bool:
     return _SENTENCE.search(text) is not None
 
 
-def _place(cfg: Dict[str, Any]) -> Place:
+def place_of(cfg: Dict[str, Any]) -> Place:
+    """Where rows divide, from the section ``policy.collect.tree``."""
     if cfg.at == 'tokens':
         return lambda point: point.tokens >= cfg.tokens[point.level]
     if cfg.at == 'turns':

@@ -1,7 +1,7 @@
 """Batches of groups with their probabilities: all of them, or a sample."""
 from itertools import combinations, combinations_with_replacement
 from math import comb, lgamma
-from typing import NamedTuple
+from typing import NamedTuple, Tuple
 
 import torch
 from torch import Tensor
@@ -30,18 +30,13 @@ class Batches(NamedTuple):
 
     @classmethod
     def all(cls, world: World, logits: Tensor, group_size: int) -> 'Batches':
-        """All batches that a policy can sample, without regard to the order of the rows of a group. The probability of
-        a group in which completion c occurs n_c times is multinomial, G! prod_c p_c^n_c / n_c!."""
+        """All batches that a policy can sample, without regard to the order of the rows of a group."""
         prompts = int(world.prompt.max()) + 1
         each = len(world.prompt) // prompts  # completions of a prompt
-        group = torch.tensor(list(combinations_with_replacement(range(each), group_size)))  # (N, G)
-        times = torch.zeros(len(group), each, dtype=torch.double)
-        times.scatter_add_(1, group, torch.ones(group.shape, dtype=torch.double))
-        orders = lgamma(group_size + 1) - torch.lgamma(times + 1).sum(1)  # log of their number
         of_rows = world.log_prob_of_rows(logits).view(prompts, each)
-        row, log_probability = group, orders + of_rows[0][group].sum(1)
+        row, log_probability = multisets(of_rows[0], group_size)
         for prompt in range(1, prompts):
-            count, of_group = len(row), orders + of_rows[prompt][group].sum(1)
+            count, (group, of_group) = len(row), multisets(of_rows[prompt], group_size)
             row = torch.cat([row.repeat_interleave(len(group), 0), (group + prompt * each).repeat(count, 1)], dim=1)
             log_probability = (log_probability.unsqueeze(1) + of_group).flatten()
         return cls(row, log_probability.exp(), True)
@@ -71,3 +66,14 @@ class Batches(NamedTuple):
             batch, choice = torch.arange(len(self.row)), shortest.int().argmax(1)  # the first rows among equal ones
         probability = self.probability / (shortest.sum(1) if self.exact else 1)
         return Batches(self.row[batch.unsqueeze(1), kept[choice]], probability[batch], self.exact)
+
+
+def multisets(log_probability: Tensor, size: int) -> Tuple[Tensor, Tensor]:
+    """All ways to draw so many of the things 0 .. E - 1, without regard to their order, (N, size), and the logarithm of
+    their probabilities (N, ), from that of each thing (E, ). If thing c occurs n_c times, the probability is
+    multinomial, size! prod_c p_c^n_c / n_c!."""
+    drawn = torch.tensor(list(combinations_with_replacement(range(len(log_probability)), size)))  # (N, size)
+    times = torch.zeros(len(drawn), len(log_probability), dtype=torch.double)
+    times.scatter_add_(1, drawn, torch.ones(drawn.shape, dtype=torch.double))
+    orders = lgamma(size + 1) - torch.lgamma(times + 1).sum(1)  # log of their number
+    return drawn, orders + log_probability[drawn].sum(1)

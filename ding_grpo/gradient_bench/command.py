@@ -10,11 +10,11 @@ from ding_grpo.compare.command import Values, make_folder
 from ding_grpo.compare.table import write_csv
 from ding_grpo.rl_utils import LOSS_PRESETS
 
-from . import distilled
+from . import distilled, trees
 from .estimate import Bench
 from .gradients import ADVANTAGES
 from .picture import draw
-from .table import NAME, distinct, select, table_of, tables
+from .table import LOSS, NAME, distinct, select, table_of, tables
 
 
 @click.command()
@@ -34,6 +34,20 @@ from .table import NAME, distinct, select, table_of, tables
 @click.option('--prompts', default=1, show_default=True, type=click.IntRange(1), help='A batch has a group for each.')
 @click.option(
     '--rewards', default='0,0.2,1', show_default=True, type=Values(float, low=-1e6), help='Values of a reward.'
+)
+@click.option(
+    '--reward-of',
+    default='all',
+    show_default=True,
+    type=click.Choice(['all', 'first', 'last']),
+    help='What decides the reward: all tokens of a completion, its first, or its last two.'
+)
+@click.option(
+    '--end-logit',
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(-20, 20),
+    help='Added to the logit of the token that ends a row; with -4 most rows have the maximum length.'
 )
 @click.option(
     '--samples',
@@ -68,29 +82,56 @@ from .table import NAME, distinct, select, table_of, tables
     is_flag=True,
     help='Measure policy.teacher.self in place of losses and advantages, with an ideal reader of contexts.'
 )
+@click.option(
+    '--trees',
+    'with_trees',
+    is_flag=True,
+    help='Measure policy.collect.tree beside a bundle, with a loss for each reduction. A tree needs at least twice as '
+    'many rows as it has leaves.'
+)
+@click.option(
+    '--branches', default=2, show_default=True, type=click.IntRange(2, 8), help='Of a tree at each of its places.'
+)
 @click.option('--out', default=f'runs/{NAME}', show_default=True, help='Output folder.')
-def main(seeds: List[int], out: str, self_teacher: bool, **options: Any) -> None:
+def main(seeds: List[int], out: str, self_teacher: bool, with_trees: bool, **options: Any) -> None:
     """Compare the gradient of every loss and advantage with the true gradient of the expected reward, in worlds that
     are small enough to enumerate. Writes gradient_bench.md, gradient_bench.csv and gradient_bench.png into --out."""
     bench = Bench(**options)
+    check(bench, self_teacher, with_trees)
+    make_folder(out)
+    torch.set_num_threads(1)
+    begun, lines = time.perf_counter(), []
+    run, key = (trees.run, 'tree') if with_trees else (distilled.run if self_teacher else Bench.run, 'loss')
+    for number, seed in enumerate(seeds, 1):
+        lines += run(bench, seed)
+        click.echo(f'world {number} of {len(seeds)}, seed {seed}: {time.perf_counter() - begun:.0f} s')
+    write_csv(lines, os.path.join(out, f'{NAME}.csv'))
+    found = trees.tables(lines) if with_trees else table_of(lines, key) if self_teacher else tables(lines)
+    text = '\n\n'.join([found, notes(bench, lines), f'![bias]({NAME}.png)']) + '\n'
+    with open(os.path.join(out, f'{NAME}.md'), 'w', encoding='utf-8') as f:
+        f.write(text)
+    draw(select(lines, loss=LOSS) if with_trees else lines, os.path.join(out, f'{NAME}.png'), key)
+    click.echo(text)
+    click.echo(f'table: {os.path.join(out, NAME)}.md, every combination in {NAME}.csv; picture: {NAME}.png')
+
+
+def check(bench: Bench, self_teacher: bool, with_trees: bool) -> None:
+    """Raises a ``BadParameter`` for options that do not go together."""
     if len(bench.rewards) < 2:
         raise click.BadParameter('at least two values are needed', param_hint='--rewards')
     if bench.extra_rows > 0 and bench.prompts > 1:
         raise click.BadParameter(f'{bench.extra_rows}: needs --prompts 1', param_hint='--extra-rows')
-    make_folder(out)
-    torch.set_num_threads(1)
-    begun, lines = time.perf_counter(), []
-    for number, seed in enumerate(seeds, 1):
-        lines += distilled.run(bench, seed) if self_teacher else bench.run(seed)
-        click.echo(f'world {number} of {len(seeds)}, seed {seed}: {time.perf_counter() - begun:.0f} s')
-    write_csv(lines, os.path.join(out, f'{NAME}.csv'))
-    found = table_of(lines, 'loss') if self_teacher else tables(lines)
-    text = '\n\n'.join([found, notes(bench, lines), f'![bias]({NAME}.png)']) + '\n'
-    with open(os.path.join(out, f'{NAME}.md'), 'w', encoding='utf-8') as f:
-        f.write(text)
-    draw(lines, os.path.join(out, f'{NAME}.png'))
-    click.echo(text)
-    click.echo(f'table: {os.path.join(out, NAME)}.md, every combination in {NAME}.csv; picture: {NAME}.png')
+    if not with_trees:
+        return
+    if self_teacher or bench.prompts > 1 or bench.length < 3:
+        raise click.BadParameter(
+            'needs --prompts 1 and a --length of at least 3, without --self-teacher', param_hint='--trees'
+        )
+    if all(size % bench.branches or size < 2 * bench.branches for size in bench.group_sizes):
+        raise click.BadParameter(
+            f'with --trees one must be a multiple of --branches and at least {2 * bench.branches}',
+            param_hint='--group-sizes'
+        )
 
 
 def notes(bench: Bench, lines: List[dict]) -> str:
@@ -103,10 +144,12 @@ def notes(bench: Bench, lines: List[dict]) -> str:
     sampled = '' if exact else ' ± is the standard error of the mean step where batches were sampled.'
     dropped = bench.extra_rows
     extra = f' Of G + {dropped} sampled rows, the longest {dropped} are dropped.' if dropped else ''
+    decided = dict(all='', first=' The first token decides the reward.', last=' The last two tokens decide the reward.')
+    ends = '' if bench.end_logit == 0 else f' The logit of the end of a row has {bench.end_logit:+g}.'
     texts = '' if bench.texts == 'one' else f' A completion has a text for each token 1 and one more: {bench.texts}.'
     return (
         f"Vocabulary {bench.vocabulary}, length {bench.length}, {bench.prompts} prompt(s), rewards "
         f"{', '.join(f'{r:g}' for r in bench.rewards)}; worlds {', '.join(map(str, distinct(lines, 'seed')))}. Values "
-        f"are medians over the worlds.{extra}{texts}{sampled} KL of the sampling policy to the trained one in nats per "
-        f"completion, by staleness and world: {kls}."
+        f"are medians over the worlds.{decided[bench.reward_of]}{ends}{extra}{texts}{sampled} KL of the sampling "
+        f"policy to the trained one in nats per completion, by staleness and world: {kls}."
     )

@@ -9,7 +9,7 @@ from ding_grpo.rl_utils import LOSS_PRESETS
 
 from .batches import Batches
 from .gradients import ADVANTAGES, advantages, loss_gradients
-from .world import World
+from .world import END, World
 
 
 class Estimate(NamedTuple):
@@ -59,6 +59,9 @@ class Bench(NamedTuple):
     samples: int = 20_000  # batches: all if they are no more, otherwise so many samples
     calls: int = 150  # the same for a loss that needs a call for each batch
     extra_rows: int = 0  # rows that are sampled in addition to those of a group, of which the longest are dropped
+    reward_of: str = 'all'  # what decides the reward: all tokens of a completion, its 'first', or its 'last' two
+    end_logit: float = 0.  # added to the logit of the token that ends a completion
+    branches: int = 2  # at each place of a tree
     texts: str = 'one'  # of a completion; or several, each with its advantage, 'whole' or 'divided' by their number
 
     def world(self, seed: int) -> Tuple[World, Tensor, Tensor, torch.Generator]:
@@ -67,6 +70,9 @@ class Bench(NamedTuple):
         world = World.make(self.vocabulary, self.length, self.prompts, self.rewards, generator, self.texts != 'one')
         shape = (self.prompts + self.vocabulary - 1, self.vocabulary)
         learner, change = torch.randn(2, *shape, generator=generator, dtype=torch.double)
+        learner[:, END] += self.end_logit
+        if self.reward_of != 'all':
+            world = world.with_reward_of(self.reward_of == 'last', self.rewards, generator)
         return world, learner, change, generator
 
     def run(self, seed: int) -> Iterator[Dict[str, Any]]:

@@ -6,13 +6,13 @@ from ding_grpo.compare.table import markdown
 
 Line = Dict[str, Any]
 NAME = 'gradient_bench'
-LOSS, ADVANTAGE = 'dr_grpo', 'rloo'  # unbiased on-policy: the one stays while the other varies
+LOSS, ADVANTAGE, TREE = 'dr_grpo', 'rloo', 'entropy'  # unbiased on-policy: the one stays while the other varies
 
 
 def fixed(lines: List[Line], key: str) -> str:
     """What stays while the other varies: the default if it was measured, otherwise the first."""
     names = distinct(lines, key)
-    default = dict(loss=LOSS, advantage=ADVANTAGE)[key]
+    default = dict(loss=LOSS, advantage=ADVANTAGE, tree=TREE)[key]
     return default if default in names else names[0]
 
 
@@ -49,8 +49,8 @@ def table_of(lines: List[Line], key: str) -> str:
     rows = [head + [f'bias, s = {s:g}, G = {g}' for s in staleness for g in sizes]]
     for name in distinct(lines, key):
         own = select(lines, **{key: name})
-        numbers = [f'{_median(own, column, **first):.2f}' for column in ('scale', 'noise', 'batch_cosine')]
-        rows.append([f'`{name}`', *numbers, *(_bias(own, **w) for w in where)])
+        numbers = [f'{median_of(own, column, **first):.2f}' for column in ('scale', 'noise', 'batch_cosine')]
+        rows.append([f'`{name}`', *numbers, *(bias_of(own, **w) for w in where)])
     return markdown(rows)
 
 
@@ -58,17 +58,17 @@ def _pairs(lines: List[Line]) -> str:
     methods = distinct(lines, 'advantage')
     rows = [['loss', *(f'`{m}`' for m in methods)]]
     for loss in distinct(lines, 'loss'):
-        rows.append([f'`{loss}`', *(_bias(lines, loss=loss, advantage=m) for m in methods)])
+        rows.append([f'`{loss}`', *(bias_of(lines, loss=loss, advantage=m) for m in methods)])
     return markdown(rows)
 
 
-def _median(lines: List[Line], column: str, **where: Any) -> float:
+def median_of(lines: List[Line], column: str, **where: Any) -> float:
     return median(line[column] for line in select(lines, **where))
 
 
-def _bias(lines: List[Line], **where: Any) -> str:
+def bias_of(lines: List[Line], **where: Any) -> str:
     """The median over the worlds: 0 if it is 0 up to rounding, with the standard error if batches were sampled."""
-    value, error = (_median(lines, column, **where) for column in ('bias', 'standard_error'))
+    value, error = (median_of(lines, column, **where) for column in ('bias', 'standard_error'))
     if error > 0:
         return f'{value:.2f} ± {error:.2f}'
     return '0' if value < 1e-9 else f'{value:.3f}'

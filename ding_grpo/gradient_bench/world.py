@@ -62,6 +62,16 @@ class World(NamedTuple):
             token.flatten(0, 1), state.flatten(0, 1), weight.flatten(0, 1), reward.flatten(), number.flatten(), text
         )
 
+    def with_reward_of(self, last: bool, rewards: Sequence[float], generator: torch.Generator) -> 'World':
+        """The same completions, whose reward depends on the ``last`` two tokens alone, or on the first one alone. The
+        values are as evenly distributed among these as possible."""
+        length = self.weight.sum(1).long()
+        place = torch.stack([length - 2, length - 1], dim=1) if last else torch.zeros(len(length), 1, dtype=torch.long)
+        deciding = self.token.gather(1, place.clamp(min=0)).masked_fill(place < 0, -1)  # (C, 1 or 2)
+        kinds, kind = torch.cat([self.prompt.unsqueeze(1), deciding], dim=1).unique(dim=0, return_inverse=True)
+        order = torch.randperm(len(kinds), generator=generator)
+        return self._replace(reward=torch.tensor(rewards, dtype=torch.double)[order % len(rewards)][kind])
+
     def log_prob(self, logits: Tensor) -> Tensor:
         """Log-probability of each token, 0 after the end: (rows of the policy, V) -> (C, S)."""
         return logits.log_softmax(-1)[self.state, self.token] * self.weight

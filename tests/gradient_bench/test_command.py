@@ -41,6 +41,20 @@ def test_one_of_everything_without_the_defaults_of_the_tables(tmp_path):
     assert 'rows are dropped' not in result.output and {line['batches'] for line in lines} == {'10'}
 
 
+def test_trees(tmp_path):
+    result, lines = run(tmp_path, '--trees', *'--vocabulary 2 --length 3 --group-sizes 2,4 --reward-of last'.split())
+    assert result.exit_code == 0, result.output
+    names = ('bundle', 'tokens [1]', 'tokens [2]', 'entropy', 'sentences', 'entropy of the whole row')
+    assert [(g, t) for g, t in dict.fromkeys((line['group_size'], line['tree'])
+                                             for line in lines)] == [('2', 'bundle'), *(('4', name) for name in names)]
+    assert '| tokens [1] | 4 |' in result.output and 'The last two tokens decide the reward.' in result.output
+    assert all(
+        float(line['bias']) < 1e-9 for line in lines
+        if line['advantage'] == 'rloo' and line['loss'] == 'dr_grpo' and line['tree'] != 'entropy of the whole row'
+    )
+    assert (tmp_path / 'gradient_bench.png').exists()
+
+
 @pytest.mark.parametrize(
     'options, message', [
         (['--losses', 'ppo'], "'ppo': must be among grpo, bnpo"),
@@ -50,6 +64,9 @@ def test_one_of_everything_without_the_defaults_of_the_tables(tmp_path):
         (['--seeds', '1,1'], 'contains a value twice'),
         (['--rewards', '1'], 'at least two values'),
         (['--extra-rows', '1', '--prompts', '2'], '1: needs --prompts 1'),
+        (['--trees'], 'a --length of at least 3'),
+        (['--trees', '--length', '3', '--self-teacher'], 'without --self-teacher'),
+        (['--trees', '--length', '3', '--group-sizes', '2,5'], 'a multiple of --branches and at least 4'),
         (['--out', '/dev/null/x'], "'/dev/null/x'"),
     ]
 )
