@@ -9,12 +9,12 @@ import torch
 
 from ding_grpo.gradient_bench.estimate import Bench, estimate
 from ding_grpo.gradient_bench.gradients import loss_gradients
-from ding_grpo.gradient_bench.growth import ByWholeRow, Branch, Groups
+from ding_grpo.gradient_bench.growth import ByWholeRow, Branch, Groups, Growth
 from ding_grpo.gradient_bench.trees import METHODS, advantages, designs, run
 from ding_grpo.gradient_bench.world import END
 from ding_grpo.model import PromptBatch
 from ding_grpo.rl_utils import LOSS_PRESETS, tree_advantage
-from ding_grpo.rollout import Branching, Sampling, Tree, generate
+from ding_grpo.rollout import Branching, Sampling, Tree, TreePlan, generate
 from tests.gradient_bench.worlds import make
 
 pytestmark = pytest.mark.unittest
@@ -110,6 +110,17 @@ def test_all_trees_are_those_of_the_sampler(vocabulary, name):
     expected = growth.all(20_000)
     assert found == pytest.approx(expected, abs=1e-12) and sum(found.values()) == pytest.approx(1)
     assert len({len(tree.parts) for tree in found}) == 2  # some divide and some do not
+
+
+def test_tokens_since_the_last_place_are_those_of_the_sampler():
+    """Places are after two tokens and after four."""
+    _, logits = make(2, 5, 1)
+    growth, found = Growth(logits, 5, TreePlan((2, 2), lambda point: point.since >= 2)), Counter()
+    for group, p in sampled(logits, 5, growth, 4).items():
+        found[branch(group)] += p
+    assert found == pytest.approx(growth.all(1_000), abs=1e-12)
+    both = Branch((1, 1), (Branch((1, 1), (Branch((0, )), Branch((1, )))), Branch((0, ))))
+    assert both._replace(parts=tuple(sorted(both.parts))) in found
 
 
 @pytest.mark.parametrize('name', ['tokens [1]', 'tokens [2]', 'sentences'])

@@ -33,11 +33,12 @@ class TestWorld:
     def test_the_reward_of_the_last_tokens_or_of_the_first_one(self, last):
         world, _ = make(3, 3, 2)
         world = world.with_reward_of(last, (0., 0.2, 1.), torch.Generator().manual_seed(0))
-        found = {}
+        found, of_end = {}, {}
         for prompt, token, length, reward in zip(world.prompt, world.token, world.weight.sum(1).int(), world.reward):
             text = token[:length].tolist()
             found.setdefault((int(prompt), *(text[-2:] if last else text[:1])), set()).add(reward.item())
-        assert all(len(values) == 1 for values in found.values())
+            of_end.setdefault((int(prompt), text[-1]), set()).add(reward.item())
+        assert all(len(values) == 1 for values in found.values()) and max(map(len, of_end.values())) > 1
         assert len(found) == (2 * 7 if last else 2 * 3)  # (0), (1 0), (2 0), (1 1), (1 2), (2 1), (2 2)
         count = [sum(values == {reward} for values in found.values()) for reward in (0., 0.2, 1.)]
         assert sorted(count) == ([4, 5, 5] if last else [2, 2, 2])
