@@ -296,15 +296,15 @@ class GRPO(DingAgent):
         report.main.callback((folder, ), None)
         return os.path.join(folder, report.NAME)
 
-    def replay(self, update: int, group: int = 0, rows: Sequence[int] = ()) -> None:
+    def replay(self, update: int, group: int = 0, rows: Sequence[int] = (), fork: Optional[str] = None) -> None:
         """
         Overview:
             Sample a group again, as the run did after the checkpoint of an update, and print it, and what the update \
-            did to each token of some rows.
+            did to each token of some rows. With ``fork``, 'ROW:TOKEN', continue a row from a token on in other ways.
         """
         path = os.path.join(self._own_folder('replay'), 'ckpt', f'iteration_{update}.pth.tar')
         none: Tuple = ()
-        replay.main.callback(path, group, tuple(rows), none, none, none, alone=False, trust=True, run=None)
+        replay.main.callback(path, group, tuple(rows), none, none, none, fork, alone=False, trust=True, run=None)
 
     def _own_folder(self, name: str) -> str:
         if self.folder is None:

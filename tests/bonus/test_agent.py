@@ -149,6 +149,8 @@ class TestTexts:
         run = small(save_ckpt_after_iter=1).train(updates=2)
         assert run.why().startswith('# Findings of run') and os.path.getsize(run.report()) > 10_000
         capsys.readouterr()
+        run.replay(update=1, group=2, fork='0:1')
+        assert 'row 0 until token 1' in capsys.readouterr().out
         run.replay(update=1, group=2, rows=[0])
         out = capsys.readouterr().out
         assert 'group 2' in out and 'row 0' in out
