@@ -25,7 +25,7 @@ from .table import ADVANTAGE, LOSS, Line, bias_of, distinct, median_of, select
 from .world import World
 
 ALL_ROWS, ONCE = 'all rows: ', 'each row once: '
-METHODS = ('rloo', 'no_std', 'grpo', ALL_ROWS + 'rloo', ALL_ROWS + 'no_std', ONCE + 'rloo')
+METHODS = ('rloo', 'grpo', ALL_ROWS + 'rloo', ALL_ROWS + 'no_std', ONCE + 'rloo')
 # A loss for each reduction. All methods are measured with the first one; with the others, only 'rloo'.
 REDUCTIONS = {'constant': LOSS, 'token': 'bnpo', 'sequence': 'grpo'}
 BUNDLE = 'bundle'

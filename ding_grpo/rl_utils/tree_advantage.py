@@ -7,6 +7,10 @@ from torch import Tensor
 from .advantage import STEP_ADVANTAGE_METHODS, check_groups
 from .check import check_choice, check_number, check_tensor
 
+# Rows that the baseline of the node before counts as. 0 would be the siblings alone, whose mean is noisy (docs/results/
+# gradients.md); larger numbers gain little where late tokens decide, and lose where early ones do.
+PRIOR = 1.0
+
 
 class Nodes(NamedTuple):
     """For each token of B rows, over the rows of its group that share it."""
@@ -21,13 +25,14 @@ def tree_advantage(return_: Tensor, leader: Tensor, group: Tensor, method: str =
         node, whose value is the mean of their returns. The rows before it that do not share it, its siblings, are \
         samples of the policy from where the node begins, and independent of it:
 
-        - ``rloo``: value of the node - mean return of its siblings. With the loss's sum over the rows of a node this \
-          is the gradient of the expected return, without a bias.
-        - ``no_std``: value of the node - value of the node before it, in which the rows of the node count too.
-        - ``grpo``: ``no_std`` / (standard deviation of the group's returns + eps).
+        - ``rloo``, ``no_std``: value of the node - baseline, the mean return of its siblings, in which the baseline \
+          of the node before it counts as one more row: two branches have few siblings, and all rows further out are \
+          independent of the token too. With the loss's sum over the rows of a node this is the gradient of the \
+          expected return, without a bias.
+        - ``grpo``: the same / (standard deviation of the group's returns + eps).
 
-        The advantage of a token lasts until rows divide. A group without shared tokens has that of \
-        ``group_advantage``, but for the standard deviation of ``grpo``, which is that of its rows there too.
+        The advantage of a token lasts until rows divide. A group without shared tokens has that of ``rloo`` in \
+        ``group_advantage``.
     Arguments:
         - return_ (:obj:`torch.FloatTensor`): Return of each row.
         - leader (:obj:`torch.LongTensor`): A number for each token, equal for rows of a group that share it; -1 after \
@@ -47,14 +52,9 @@ def tree_advantage(return_: Tensor, leader: Tensor, group: Tensor, method: str =
     reward = return_.double()
     whole = torch.zeros_like(leader[:, :1])  # the node before all tokens
     size, total = nodes(reward, torch.cat([whole, leader], dim=1), member)  # (B, 1 + S)
-    divides = size[:, 1:] < size[:, :-1]  # (B, S): whether rows before a token do not share it
-    place = torch.arange(leader.shape[1], device=leader.device)
-    begin = torch.where(divides, place, -1).cummax(1).values  # (B, S): where the last division was
-    at = begin.clamp(min=0)
-    (n_p, s_p), (n_v, s_v) = ([x.gather(1, column) for x in (size, total)] for column in (at, at + 1))
-    value = s_v / n_v.clamp(min=1)
-    others = (s_p - s_v) / (n_p - n_v).clamp(min=1) if method == 'rloo' else s_p / n_p.clamp(min=1)
-    adv = (value - others).masked_fill((leader < 0) | (begin < 0), 0)
+    divides = (size[:, 1:] < size[:, :-1]) & (leader >= 0)  # (B, S): whether rows before a token do not share it
+    adv = total[:, 1:] / size[:, 1:].clamp(min=1) - _baseline(size, total, divides)
+    adv = adv.masked_fill((leader < 0) | (divides.cumsum(1) == 0), 0)
     low, high = (_extreme(reward, member, kind) for kind in ('amin', 'amax'))  # (B, )
     adv = adv.masked_fill((low == high).unsqueeze(1), 0)  # exactly 0 for equal returns
     if method == 'grpo':
@@ -78,6 +78,20 @@ def nodes(reward: Tensor, leader: Tensor, group: Tensor) -> Nodes:
         return x.new_zeros(leader.shape).masked_scatter(present, x.new_zeros(number).index_add(0, node, x)[node])
 
     return Nodes(of_nodes(torch.ones_like(of_tokens)), of_nodes(of_tokens))
+
+
+def _baseline(size: Tensor, total: Tensor, divides: Tensor) -> Tensor:
+    """The baseline of each token, (B, S), from the nodes before and after each token (B, 1 + S), and whether they are
+    different (B, S)."""
+    baseline = torch.zeros_like(total[:, 1:])
+    last, counts = total.new_zeros(2, len(total))  # (B, ) each: of the node before, and the rows that it counts as
+    for t in divides.any(0).nonzero().squeeze(1).tolist():
+        rows = divides[:, t].nonzero().squeeze(1)
+        others, sum_of_others = (x[rows, t] - x[rows, t + 1] for x in (size, total))
+        last[rows] = (sum_of_others + counts[rows] * last[rows]) / (others + counts[rows])
+        counts[rows] = PRIOR
+        baseline[rows, t:] = last[rows].unsqueeze(1)
+    return baseline
 
 
 def _extreme(reward: Tensor, member: Tensor, kind: str) -> Tensor:

@@ -12,29 +12,32 @@ RETURN = torch.tensor([1., 0., 0.5, 0.])
 GROUP = torch.zeros(4, dtype=torch.long)
 
 
-def test_by_hand():
-    # roots: 0.5 and 0.25. Leaves against the other leaf of their root: 1 - 0, 0 - 1, 0.5 - 0, 0 - 0.5
-    rloo = [[0.25, 1, 0], [0.25, -1, 0], [-0.25, 0.5, 0], [-0.25, -0.5, -0.5]]
-    # roots against the mean of all, 0.375; leaves against that of their root
-    no_std = [[0.125, 0.5, 0], [0.125, -0.5, 0], [-0.125, 0.25, 0], [-0.125, -0.25, -0.25]]
-    assert torch.equal(tree_advantage(RETURN, LEADER, GROUP), torch.tensor(rloo))
-    assert torch.equal(tree_advantage(RETURN, LEADER, GROUP, 'no_std'), torch.tensor(no_std))
-    scaled = torch.tensor(no_std) / (RETURN.std() + 1e-4)
-    assert torch.allclose(tree_advantage(RETURN, LEADER, GROUP, 'grpo'), scaled)
+@pytest.mark.parametrize('method', ['rloo', 'no_std', 'grpo'])
+def test_by_hand(method):
+    # roots: 0.5 - 0.25 and 0.25 - 0.5. Leaves minus the mean of the other leaf of their root and the root's baseline:
+    # 1 - (0 + 0.25) / 2, 0 - (1 + 0.25) / 2, 0.5 - (0 + 0.5) / 2, 0 - (0.5 + 0.5) / 2
+    expected = torch.tensor([[0.25, 0.875, 0], [0.25, -0.625, 0], [-0.25, 0.25, 0], [-0.25, -0.5, -0.5]])
+    found = tree_advantage(RETURN, LEADER, GROUP, method)
+    if method == 'grpo':
+        assert torch.allclose(found, expected / (RETURN.std() + 1e-4))
+    else:
+        assert torch.equal(found, expected)
 
 
 def test_branches_of_a_node_may_have_other_numbers_of_rows():
     """As where rows could not be scored: three rows of one root, of which two go on together, and one of another."""
     leader = torch.tensor([[0, 0, 0], [0, 0, 1], [0, 2, 2], [5, 5, 5]])
     found = tree_advantage(torch.tensor([1., 3., 5., 7.]), leader, GROUP)
-    # the root 3 - 7; rows 0 and 1 together 2 - 5; then 1 - 3 and 3 - 1
-    assert found.tolist() == [[-4, -3, -2], [-4, -3, 2], [-4, 3, 3], [4, 4, 4]]
+    # the root 3 - 7; rows 0 and 1 together 2 - (5 + 7) / 2, row 2 alone 5 - (1 + 3 + 7) / 3; then 1 - (3 + 6) / 2 and
+    # 3 - (1 + 6) / 2
+    expected = torch.tensor([[-4, -4, -3.5], [-4, -4, -0.5], [-4, 4 / 3, 4 / 3], [4, 4, 4]])
+    assert torch.allclose(found, expected)
 
 
 def test_a_part_whose_siblings_are_missing_is_that_before_it():
     leader, returns = LEADER[[0, 2, 3]], RETURN[[0, 2, 3]]
-    assert tree_advantage(returns, leader,
-                          GROUP[:3]).tolist() == [[0.75, 0.75, 0], [-0.75, 0.5, 0], [-0.75, -0.5, -0.5]]
+    expected = [[0.75, 0.75, 0], [-0.75, 0, 0], [-0.75, -0.75, -0.75]]
+    assert tree_advantage(returns, leader, GROUP[:3]).tolist() == expected
 
 
 @pytest.mark.parametrize('method', ['rloo', 'no_std', 'grpo'])
@@ -43,7 +46,10 @@ def test_without_shared_tokens_it_is_the_advantage_of_a_group(method):
     returns, group = torch.rand(12, generator=generator, dtype=torch.double), torch.arange(12) % 3
     leader = torch.arange(12).unsqueeze(1).expand(12, 4).clone()
     leader[5, 2:] = -1
-    expected = group_advantage(returns, group, method).unsqueeze(1) * (leader >= 0)
+    scale = 1
+    if method == 'grpo':
+        scale = torch.stack([returns[group == g].std() for g in group]) + 1e-4
+    expected = (group_advantage(returns, group, 'rloo') / scale).unsqueeze(1) * (leader >= 0)
     assert torch.allclose(tree_advantage(returns, leader, group, method), expected, atol=1e-12)
 
 

@@ -36,8 +36,8 @@ COLLECT = dict(
     # ``group_size`` + ``extra_rows``. For language models. 0: none.
     extra_rows=Key(0, Rule.integer(0, MOST)),
     # A group as a tree: rows share their first tokens, which are sampled and read once, and divide at places
-    # (docs/tutorials/more_than_one_number.md). With ``learn.advantage`` 'tree', which values each part; or 'gae' or 'none'. For
-    # language models.
+    # (docs/tutorials/more_than_one_number.md). With ``learn.advantage`` 'tree', which values each part; or 'gae' or
+    # 'none'. For language models.
     tree=dict(
         # (List[int]) Into how many branches a row divides at one place after another, as in [2, 2]. ``group_size`` is a
         # multiple of their product, of at least two rows that share only their prompt. []: no tree.

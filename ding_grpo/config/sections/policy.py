@@ -27,8 +27,9 @@ POLICY = dict(
     # (dict) Arguments of the registered model. ``causal_lm`` needs either ``pretrained`` or ``config``.
     model=dict(),
     # (Optional[dict]) A language model that the policy learns from on its own rows, arguments as of ``model``, with
-    # ``pretrained``. Another vocabulary is compared by the strings of tokens (docs/tutorials/more_than_one_number.md). With ``self``
-    # or ``preset``: the policy teaches itself, with a solution or feedback in its prompt. None: no teacher.
+    # ``pretrained``. Another vocabulary is compared by the strings of tokens (docs/tutorials/more_than_one_number.md).
+    # With ``self`` or ``preset``: the policy teaches itself, with a solution or feedback in its prompt. None: no
+    # teacher.
     teacher=optional(Rule('a dict', lambda v: isinstance(v, dict))),
     other=dict(replay_buffer=dict()),
 )
