@@ -73,6 +73,8 @@ def check_for_turns(cfg: Dict, max_turns: int, trajectories: bool = False) -> No
     if max_turns == 1:
         if advantage == 'anchor':
             raise ConfigError("policy.learn.advantage = 'anchor': needs env.max_turns above 1, which is 1.")
+        if cfg.collect.tree.branches and cfg.collect.tree.at == 'turns':
+            raise ConfigError("policy.collect.tree.at = 'turns': needs env.max_turns above 1, which is 1.")
         return
     if cfg.collect.extra_rows > 0:
         raise ConfigError(

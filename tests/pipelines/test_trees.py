@@ -173,6 +173,7 @@ def test_a_group_that_begins_again_has_a_new_tree():
         ),
         (dict(collect=dict(tree=dict(tokens=[5, 2]))), 'tree.tokens = .*ascending'),
         (dict(collect=dict(tree=dict(branches=[1]))), 'tree.branches = .*integers of at least 2'),
+        (dict(collect=dict(tree=dict(at='turns', tokens=[]))), "tree.at = 'turns': needs env.max_turns above 1"),
         (dict(collect=dict(tree=dict(at='words'))), "tree.at = 'words': must be tokens, turns"),
         (dict(collect=dict(tree=dict(above=2.0))), "tree.above = 2.0: only available with policy.collect.tree.at"),
         (dict(collect=dict(tree=dict(apart=2))), 'tree.apart = 2: only available with other places'),
