@@ -70,7 +70,7 @@ group of separate rows with as many sampled tokens. Learning is the forward and 
 with `linear_log_prob`. Equal tokens mean fewer separate rows: the prompt of {prompt} tokens is shared on both sides.
 
 Milliseconds, medians of {rounds} alternating rounds (smallest to largest); ratios are the tree's time for a sampled
-token to that of separate rows, round by round. {machine}, one thread.
+token to that of separate rows, round by round. {machine}.
 
 {table}
 

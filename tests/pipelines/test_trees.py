@@ -78,7 +78,6 @@ class TestRun:
         for _, data in seen:
             batch = Batch.of(data)
             for row in range(len(batch)):
-                leader = batch.row == 0
                 for t in range(int(batch.length[row])):
                     leader = (batch.row == batch.leader[row, t]) & (batch.group == batch.group[row])
                     assert torch.equal(batch.action[leader, :t + 1], batch.action[row:row + 1, :t + 1])
