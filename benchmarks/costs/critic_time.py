@@ -81,18 +81,24 @@ def table(ways: Dict[str, dict], rounds: int, updates: int) -> str:
     return '\n'.join(lines)
 
 
-@click.command()
-@click.option('--rounds', default=5, show_default=True, help='Alternating measurements of each side.')
-@click.option('--updates', default=10, show_default=True, help='Updates of each measurement.')
-def main(rounds: int, updates: int) -> None:
-    """Measure both sides in turn; write docs/results/critic_time.md."""
-    os.chdir(ROOT)
-    found = table(WAYS, rounds, updates)
-    text = TEXT.format(updates=updates, rounds=rounds, machine=machine(), table=found)
-    with open(os.path.join('docs', 'results', 'critic_time.md'), 'w') as f:
-        f.write(text)
-    click.echo(text)
+def program(ways: Dict[str, dict], text: str, page: str) -> click.Command:
+    """The command that measures ``ways`` in turn and writes docs/results/``page``.md."""
 
+    @click.command(help=f'Measure all sides in turn; write docs/results/{page}.md.')
+    @click.option('--rounds', default=5, show_default=True, help='Alternating measurements of each side.')
+    @click.option('--updates', default=10, show_default=True, help='Updates of each measurement.')
+    def main(rounds: int, updates: int) -> None:
+        os.chdir(ROOT)
+        found = table(ways, rounds, updates)
+        written = text.format(updates=updates, rounds=rounds, machine=machine(), table=found)
+        with open(os.path.join('docs', 'results', f'{page}.md'), 'w', encoding='utf-8') as f:
+            f.write(written)
+        click.echo(written)
+
+    return main
+
+
+main = program(WAYS, TEXT, 'critic_time')
 
 if __name__ == '__main__':
     main()

@@ -2,13 +2,7 @@
 The update of think_answer with a teacher that is the policy itself beside GRPO's on the same rows. Writes
 docs/results/self_teacher_time.md.
 """
-import os
-
-import click
-
-from benchmarks.costs.critic_time import table
-from benchmarks.shared.hardware import machine
-from benchmarks.shared.runs import ROOT
+from benchmarks.costs.critic_time import program
 
 READS = dict(context='reference', place='before', solution='{solution} ', closing='')
 WAYS = {
@@ -29,19 +23,7 @@ that of the seconds of sampling and learning together, round by round. {machine}
 {table}
 """
 
-
-@click.command()
-@click.option('--rounds', default=5, show_default=True, help='Alternating measurements of each side.')
-@click.option('--updates', default=10, show_default=True, help='Updates of each measurement.')
-def main(rounds: int, updates: int) -> None:
-    """Measure all sides in turn; write docs/results/self_teacher_time.md."""
-    os.chdir(ROOT)
-    found = table(WAYS, rounds, updates)
-    text = TEXT.format(updates=updates, rounds=rounds, machine=machine(), table=found)
-    with open(os.path.join('docs', 'results', 'self_teacher_time.md'), 'w', encoding='utf-8') as f:
-        f.write(text)
-    click.echo(text)
-
+main = program(WAYS, TEXT, 'self_teacher_time')
 
 if __name__ == '__main__':
     main()
