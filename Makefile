@@ -45,7 +45,7 @@ SETTING_oldest := OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_I
 SETTINGS ?= own threads avx2 oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-all test-processors test-gpu test-faults test-engine engine fuzz why style format bench docs clean
+.PHONY: help install train test test-all test-processors test-gpu test-faults test-engine engine fuzz why style bench docs clean
 
 help:
 	@echo "make train            learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -58,7 +58,7 @@ help:
 	@echo "make fuzz             wrong configs (CASES=600, SEED=0): each trains or ends in one line that names the key"
 	@echo "make why              broken and healthy runs: which causes they report; page in docs/ (long)"
 	@echo "make bench            the programs that measure; make bench NAME=demo_llm runs one (OPTIONS=...)"
-	@echo "make style            yapf and flake8, without changing anything; make format changes the files"
+	@echo "make style            yapf and flake8, without changing anything; make style FIX=1 changes the files"
 	@echo "make docs             build the documentation into site/, in an environment of its own without torch"
 	@echo "make install          the virtual environment with what training needs; make clean removes all environments"
 
@@ -120,11 +120,8 @@ fuzz: $(VENV)/.tested
 
 style: $(VENV)/.tested
 	@echo "== style"
-	$(BIN)/python -m yapf --diff --recursive --parallel $(SOURCES)
+	$(BIN)/python -m yapf $(if $(FIX),--in-place,--diff) --recursive --parallel $(SOURCES)
 	$(BIN)/python -m flake8 $(SOURCES)
-
-format: $(VENV)/.tested
-	$(BIN)/python -m yapf --in-place --recursive --parallel $(SOURCES)
 
 why:
 	@$(MAKE) --no-print-directory bench NAME=why

@@ -19,7 +19,7 @@ def test_at_most_15_targets_and_help_first():
     text = read('Makefile')
     targets = re.findall(r'^([a-z-]+):', text, re.MULTILINE)
     phony, = (line.split()[1:] for line in text.splitlines() if line.startswith('.PHONY:'))
-    assert targets[0] == 'help' and len(targets) <= 17 and sorted(phony) == sorted(targets)
+    assert targets[0] == 'help' and len(targets[1:]) <= 15 and sorted(phony) == sorted(targets)
 
 
 def test_at_most_27_pages_of_prose_and_no_two_of_one_name():
