@@ -242,7 +242,7 @@ class DividedTask(Task):
         return len(self._items)
 
     def evaluation(self) -> Task:
-        if self._held_out is None:
+        if self._held_out is None or self._held_out is self._items:
             return self
         other = copy.copy(self)
         other._items = self._held_out

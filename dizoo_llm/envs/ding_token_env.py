@@ -1,7 +1,7 @@
 import copy
 import os
 from contextlib import suppress
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import click
 import numpy as np
@@ -15,6 +15,7 @@ from ding_common.config.env_config import check_env_config, pop_number
 from dizoo_llm.base import Task
 from dizoo_llm.base.registry import create_task, task_class
 from dizoo_llm.models.generation import complete
+from dizoo_llm.preflight import Found, examine
 from dizoo_llm.text.tokenizer import create_tokenizer
 
 from .options import ENV_OPTIONS, ENV_RULES
@@ -56,6 +57,11 @@ class DingTokenEnv(BaseEnv):
     def task_of(cls, cfg: Dict) -> Task:
         """The task of the section ``env`` of a config."""
         return create_task(cfg.get('task', {}))
+
+    @classmethod
+    def examine(cls, cfg: Dict, tokens: bool = True) -> Iterator[Tuple[str, Found]]:
+        """What can be known before a run of the task of the section ``env`` of a config, see ``examine``."""
+        return examine(cls.task_of(cfg), {**cls.config, **cfg}, tokens)
 
     @classmethod
     def num_problems_of(cls, cfg: Dict) -> int:

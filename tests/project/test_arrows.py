@@ -13,14 +13,14 @@ pytestmark = pytest.mark.unittest
 ROOMS = [
     'rl_utils', 'model', 'rollout', 'config', 'data', 'act', 'learn', 'logs', 'collect', 'evaluate', 'extras', 'engine',
     'instruments', 'run', 'policy', 'framework', 'envs', 'loop', 'entry', 'compat', 'check', 'words', 'from_ppo',
-    'compare', 'gradient_bench', 'replay', 'report', 'sharing', 'bonus', 'completion', 'train', '__main__'
+    'compare', 'gradient_bench', 'replay', 'report', 'sharing', 'bonus', 'preflight', 'completion', 'train', '__main__'
 ]
 PACKAGES = ('ding_common', 'ding_grpo', 'dizoo_llm')
 MOST_MODULES = 14  # of a room and its folders, each
 DIZOO_LLM = [
     'dizoo_llm', 'dizoo_llm.servers', 'dizoo_llm.rewards', 'dizoo_llm.base', 'dizoo_llm.data', 'dizoo_llm.tasks',
-    'dizoo_llm.text', 'dizoo_llm.models', 'dizoo_llm.envs', 'dizoo_llm.agents', 'dizoo_llm.sft', 'dizoo_llm.play',
-    'dizoo_llm.interpolate', 'dizoo_llm.train_reward_model'
+    'dizoo_llm.text', 'dizoo_llm.preflight', 'dizoo_llm.models', 'dizoo_llm.envs', 'dizoo_llm.agents', 'dizoo_llm.sft',
+    'dizoo_llm.play', 'dizoo_llm.interpolate', 'dizoo_llm.train_reward_model'
 ]
 PARTS = ['ding_common', 'ding_grpo', *(f'ding_grpo.{room}' for room in ROOMS), *DIZOO_LLM]
 ALLOWED = {
@@ -33,7 +33,8 @@ ALLOWED = {
     'dizoo_llm.tasks': {'ding_common', 'dizoo_llm.base', 'dizoo_llm.data', 'dizoo_llm.rewards', 'dizoo_llm.servers'},
     'dizoo_llm.text': {'ding_common', 'dizoo_llm.base', 'dizoo_llm.servers'},
     'dizoo_llm.models': {'ding_common', 'dizoo_llm.base', 'dizoo_llm.text'},
-    'dizoo_llm.envs': {'ding_common', 'dizoo_llm.base', 'dizoo_llm.models', 'dizoo_llm.text'},
+    'dizoo_llm.preflight': {'ding_common', 'dizoo_llm.base', 'dizoo_llm.data', 'dizoo_llm.text'},
+    'dizoo_llm.envs': {'ding_common', 'dizoo_llm.base', 'dizoo_llm.models', 'dizoo_llm.preflight', 'dizoo_llm.text'},
     'dizoo_llm.agents': {'ding_common', 'dizoo_llm.base', 'dizoo_llm.envs', 'dizoo_llm.text'},
     'dizoo_llm.sft': {'ding_common', 'dizoo_llm.envs', 'dizoo_llm.models'},
     'dizoo_llm.train_reward_model': {

@@ -1,0 +1,36 @@
+"""What a task is examined for before a run, in parts that follow each other."""
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+
+from ding.utils import ENV_REGISTRY
+from easydict import EasyDict
+
+from ding_common import ConfigError
+
+
+class Part(NamedTuple):
+    """
+    Overview:
+        A part of the examination: what was looked at, in lines, and what is wrong, ``cause``, ``message`` and figures.
+    """
+    name: str
+    lines: List[str]
+    findings: List[Dict[str, Any]]
+    form: Optional[str] = None  # of right completions, if there are any
+    reward: float = 0.0  # of a right completion
+
+
+def examined(main_config: EasyDict, create_config: EasyDict, tokens: bool) -> Iterator[Part]:
+    """
+    Overview:
+        Examine the task of a config.
+    Arguments:
+        - tokens (:obj:`bool`): Whether ``env.tokenizer`` is that of the run, so that prompts are encoded.
+    Returns:
+        - parts (:obj:`Iterator[Part]`): Each as soon as it is known.
+    """
+    kind = create_config.env.type
+    examine = getattr(ENV_REGISTRY.get(kind), 'examine', None)
+    if examine is None:
+        raise ConfigError(f'create_config.env.type = {kind!r}: must be token_env. Use --check for other environments.')
+    for name, found in examine(main_config.env, tokens):
+        yield Part(name, *found)

@@ -1,0 +1,30 @@
+"""
+What can be known of a task before a run, from its problems and its scorer alone: ``python -m ding_grpo.preflight``
+prints it.
+"""
+from typing import Any, Dict, Iterator, Tuple
+
+from dizoo_llm.base import Task
+
+from .data import of_data
+from .few import FewTask
+from .finding import Found
+from .prompts import of_prompts
+from .reward import of_reward
+
+__all__ = ['FewTask', 'Found', 'examine']
+
+
+def examine(task: Task, options: Dict[str, Any], tokens: bool) -> Iterator[Tuple[str, Found]]:
+    """
+    Overview:
+        What is found, with the name of what was examined: the data, the reward of a task of one turn, and the prompts.
+    Arguments:
+        - options (:obj:`Dict[str, Any]`): All keys of the section ``env``, see ``ENV_OPTIONS``.
+        - tokens (:obj:`bool`): Whether there is a tokenizer for prompts.
+    """
+    yield 'data', of_data(task)
+    if not task.has_turns and task.environment is None:
+        yield 'reward', of_reward(task, {**task.weights, **options['reward_weights']})
+    if tokens:
+        yield 'prompts', of_prompts(task, options)

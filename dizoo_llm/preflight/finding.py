@@ -1,0 +1,24 @@
+"""What was found, in the form of the findings of a run."""
+from typing import Any, Dict, List, NamedTuple, Optional
+
+Finding = Dict[str, Any]  # ``cause``, ``message`` and figures
+
+
+class Found(NamedTuple):
+    """
+    Overview:
+        What a part of the examination tells: ``lines``, what was looked at, ``findings``, and what a trial needs: the
+        ``form`` of right completions, and their mean ``reward``.
+    """
+    lines: List[str]
+    findings: List[Finding]
+    form: Optional[str] = None
+    reward: float = 0.0
+
+
+def finding(cause: str, message: str, **figures: Any) -> Finding:
+    return dict(cause=cause, message=message, **figures)
+
+
+def share(part: int, whole: int) -> str:
+    return f'{part:,} of {whole:,}'

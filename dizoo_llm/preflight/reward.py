@@ -1,0 +1,295 @@
+"""What a scorer pays: for right completions, for junk, and again."""
+import statistics
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from ding_common import TaskError
+from dizoo_llm.base import Parts, Problem, Task
+
+from .finding import Finding, Found, finding, share
+from .texts import LENGTHS, junk, long, right
+
+PROBLEMS = (3, 20)  # at least and at most: examined with junk, spread over all
+ANSWERS = (10, 200)  # whose right completion is scored
+BUDGET = 20.0  # seconds for each of both, by which their numbers are chosen
+SLOW = 1.0  # seconds of a score, beyond which an update of 64 rows takes a minute more
+LONG_SECONDS = 0.5  # of a long text, beyond which no longer one is tried
+RIGHT = 'right'
+
+
+class Scored(NamedTuple):
+    """A text and what the scorer said of it: parts of the reward, or why there are none."""
+    problem: int
+    kind: str
+    text: str
+    parts: Optional[Parts]
+    failed: Optional[str]
+    seconds: float
+    reward: Optional[float]
+
+
+def of_reward(task: Task, weights: Dict[str, float]) -> Found:
+    """
+    Overview:
+        Compare what a scorer pays for right completions and for junk, twice.
+    Arguments:
+        - task (:obj:`Task`): A task of one turn.
+        - weights (:obj:`Dict[str, float]`): Of the parts of the reward.
+    """
+    ask = _Scorer(task, weights)
+    form, seconds = _form(ask, task)
+    problems = {i: task.checked_problem(i) for i in _spread(len(task), _within(ANSWERS, seconds))}
+    if form is None:
+        return Found(['the problems have no answers, so only junk is scored'], _of_junk_alone(ask, problems))
+    shown = {i: right(task, problem).get(form) for i, problem in problems.items()}
+    answered = {i: ask(i, problems[i], RIGHT, text) for i, text in shown.items() if text is not None}
+    few = [list(answered)[i] for i in _spread(len(answered), _within(PROBLEMS, 10 * seconds))]
+    bad = _junk(ask, few, problems, shown)
+    again = [ask(i, problems[i], RIGHT, shown[i]) for i in few]
+    good = list(answered.values())
+    findings = [
+        *_failures(good, bad),
+        *(_pays(good, bad) or _rejected(good, bad)),
+        *_changes([answered[i] for i in few], again),
+        *_constant(weights, good, bad),
+        *_slow(good),
+        *_long(ask, few[0], problems[few[0]], statistics.median(s.seconds for s in good)),
+    ]
+    paid = statistics.mean([s.reward for s in good if s.reward is not None] or [0.0])
+    return Found([_told(form, good), *_table(good, bad)], findings, form, paid)
+
+
+def _within(numbers: Tuple[int, int], seconds: float) -> int:
+    """How many are examined, if one takes so long."""
+    least, most = numbers
+    return max(least, min(most, int(BUDGET / max(seconds, 1e-6))))
+
+
+def _spread(number: int, most: int) -> List[int]:
+    """So many of a number of indices, spread over all."""
+    most = min(number, most)
+    return sorted({i * number // most for i in range(most)})
+
+
+class _Scorer:
+    """Asks for scores, and keeps time."""
+
+    def __init__(self, task: Task, weights: Dict[str, float]) -> None:
+        self._task, self._weights = task, weights
+
+    def __call__(self, index: int, problem: Problem, kind: str, text: str) -> Scored:
+        begun = time.perf_counter()
+        scored = self._task.checked_scores([problem], [text])[0]
+        seconds = time.perf_counter() - begun
+        if isinstance(scored, TaskError):
+            return Scored(index, kind, text, None, scored.message, seconds, None)
+        reward = sum(self._weights[name] * (value or 0.0) for name, value in scored.items())
+        return Scored(index, kind, text, scored, None, seconds, reward)
+
+
+def _form(ask: _Scorer, task: Task) -> Tuple[Optional[str], float]:
+    """The form of right completions for which most is paid, on some problems, None without answers; and the seconds of
+    a score."""
+    few = [(i, task.checked_problem(i)) for i in _spread(len(task), 5)]
+    few = [(i, p) for i, p in few if right(task, p)]
+    if not few:
+        return None, 0.0
+    forms = {form: [ask(i, p, form, right(task, p)[form]) for i, p in few] for form in right(task, few[0][1])}
+    best = max(forms, key=lambda form: sum(scored.reward or 0.0 for scored in forms[form]))
+    return best, statistics.median(s.seconds for s in forms[best])
+
+
+def _junk(ask: _Scorer, few: List[int], problems: Dict[int, Problem], shown: Dict[int, Optional[str]]) -> List[Scored]:
+    """What is paid for junk. A kind that cannot be scored is asked for once."""
+    found, failed = [], set()
+    for index in few:
+        own = problems[index]
+        others = [i for i, p in problems.items() if shown[i] is not None and p.answer != own.answer]
+        others = [i for i in others if i > index] + [i for i in others if i < index]
+        texts = junk(own, shown[index], [problems[i] for i in others], [shown[i] for i in others])
+        for kind, text in texts.items():
+            if kind not in failed:
+                found.append(ask(index, own, kind, text))
+                failed.update([kind] if found[-1].failed is not None else [])
+    return found
+
+
+def _of_junk_alone(ask: _Scorer, problems: Dict[int, Problem]) -> List[Finding]:
+    few = list(problems.items())[:PROBLEMS[1]]
+    bad = [ask(i, p, kind, text) for i, p in few for kind, text in junk(p, '', [], []).items()]
+    paid = {s.reward for s in bad if s.reward is not None}
+    found = _failures([], bad)
+    if len(paid) == 1 and paid.pop() > 0:
+        found.append(finding('always_paid', 'the scorer pays the same for every junk text, and more than 0'))
+    return found
+
+
+def _failures(good: Sequence[Scored], bad: Sequence[Scored]) -> List[Finding]:
+    failed = [s for s in good if s.failed is not None]
+    if failed:
+        return [
+            finding(
+                'not_scored', f'the scorer fails for {share(len(failed), len(good))} right completions: '
+                f'{failed[0].failed}. Such rows are dropped in training',
+                failed=len(failed)
+            )
+        ]
+    failed = [s for s in bad if s.failed is not None]
+    kinds = list(dict.fromkeys(s.kind for s in failed))
+    if not kinds:
+        return []
+    first = f'{failed[0].failed:.300}'
+    return [
+        finding(
+            'junk_not_scored', f"the scorer fails for junk ({', '.join(kinds)}): {first}. A policy writes such texts, "
+            'and each costs its row. Pay 0 for what cannot be read',
+            kinds=kinds
+        )
+    ]
+
+
+def _pays(good: Sequence[Scored], bad: Sequence[Scored]) -> List[Finding]:
+    """The scorer cannot tell right completions from others, in most problems."""
+    scored = [s for s in (*good, *bad) if s.reward is not None]
+    rewards = {s.reward for s in scored}
+    if len(rewards) == 1:
+        reward, = rewards
+        kind, what = ('always_paid', 'everything') if reward > 0 else ('no_success', 'nothing')
+        told = f'the scorer pays for {what}: right completions and junk all have the reward {reward:g}'
+        return [finding(kind, told, reward=reward)]
+    worse = _worse(good, bad)
+    problems = {s.problem for s in bad}
+    if 2 * len({right.problem for right, _ in worse}) <= len(problems):
+        return []
+    shown, other = max(worse, key=lambda pair: pair[1].reward)
+    unpaid = {s.problem for s in good if s.reward is not None and s.reward <= 0}
+    if 2 * len(unpaid & problems) <= len(problems):
+        return [_hack(shown, other, worse, problems)]
+    instead = f', but {other.reward:g} for {other.text!r:.60} ({other.kind})' if other.reward > 0 else ''
+    return [
+        finding(
+            'wrong_key', f'the scorer does not pay for {share(len(unpaid), len(good))} right completions, such as '
+            f'{shown.text!r:.60} of problem {shown.problem} ({shown.reward:g}){instead}: check the answer key and how '
+            'answers are compared',
+            problem=shown.problem,
+            rejected=len(unpaid)
+        )
+    ]
+
+
+def _worse(good: Sequence[Scored], bad: Sequence[Scored]) -> List[Any]:
+    """Right completions, each with junk that is paid at least as much."""
+    right_of = {s.problem: s for s in good}
+    found = []
+    for other in bad:
+        shown = right_of[other.problem]
+        if shown.reward is not None and other.reward is not None and other.reward >= shown.reward:
+            found.append((shown, other))
+    return found
+
+
+def _hack(shown: Scored, other: Scored, worse: List[Any], problems: Any) -> Finding:
+    kinds = list(dict.fromkeys(s.kind for _, s in worse if s.reward > 0))
+    number = len({s.problem for s, each in worse if each.kind == other.kind})
+    return finding(
+        'junk_pays', f'junk pays: for problem {shown.problem} the text {other.text!r:.60} ({other.kind}) gets '
+        f'{other.reward:g}, the right completion {shown.text!r:.60} {shown.reward:g}; so in {number} of '
+        f'{len(problems)} problems. Make the scorer stricter',
+        kinds=kinds,
+        problem=shown.problem,
+        text=other.text[:200]
+    )
+
+
+def _rejected(good: Sequence[Scored], bad: Sequence[Scored]) -> List[Finding]:
+    """Some right completions are not paid, or some junk is."""
+    found = []
+    rejected = [s for s in good if s.reward is not None and s.reward <= 0]
+    if rejected:
+        first = rejected[0]
+        found.append(
+            finding(
+                'answers_rejected', f'the scorer does not pay for {share(len(rejected), len(good))} right completions, '
+                f'such as {first.text!r:.60} of problem {first.problem}: correct these answers, or remove the problems',
+                problems=[s.problem for s in rejected][:20]
+            )
+        )
+    worse = [(shown, other) for shown, other in _worse(good, bad) if other.reward > 0]
+    if worse:
+        found.append(_hack(*worse[0], worse, {s.problem for s in bad}))
+    return found
+
+
+def _changes(first: Sequence[Scored], again: Sequence[Scored]) -> List[Finding]:
+    other = [(a, b) for a, b in zip(first, again) if a.parts != b.parts]
+    if not other:
+        return []
+    a, b = other[0]
+    return [
+        finding(
+            'not_deterministic', f'scored again, {share(len(other), len(first))} right completions have another '
+            f'reward: {a.text!r:.60} {a.reward} and then {b.reward}. This is noise in every group',
+            problem=a.problem
+        )
+    ]
+
+
+def _constant(weights: Dict[str, float], good: Sequence[Scored], bad: Sequence[Scored]) -> List[Finding]:
+    """Parts that are the same for right completions and for junk."""
+    parts = [s.parts for s in (*good, *bad) if s.parts is not None]
+    found = []
+    for name, weight in weights.items():
+        values = {p.get(name) for p in parts}
+        if len(weights) > 1 and weight and len(values) == 1:
+            value, = values
+            told = 'never applies' if value is None else f'is {value:g} for right completions and for junk alike'
+            found.append(finding('constant_part', f'the reward part {name} {told}. It teaches nothing', part=name))
+    return found
+
+
+def _slow(good: Sequence[Scored]) -> List[Finding]:
+    seconds = statistics.median(s.seconds for s in good)
+    if seconds <= SLOW:
+        return []
+    told = f'a score takes {seconds:.1f} s. Score batches (score_batch), or make the scorer async'
+    return [finding('slow', told, seconds=seconds)]
+
+
+def _long(ask: _Scorer, index: int, problem: Problem, usual: float) -> List[Finding]:
+    """Longer and longer texts, as long as they are scored fast."""
+    for length in LENGTHS:
+        scored = ask(index, problem, f'{length:,} characters', long(length))
+        if scored.failed is not None:
+            told = f'the scorer fails for a text of {length:,} characters: {scored.failed:.300}'
+            return [finding('junk_not_scored', told, length=length)]
+        if scored.seconds > LONG_SECONDS + 10 * usual:
+            return [
+                finding(
+                    'slow', f'a text of {length:,} characters takes {scored.seconds:.1f} s to score, a right '
+                    f'completion {usual:.2g} s. Limit what is read of a completion',
+                    length=length,
+                    seconds=scored.seconds
+                )
+            ]
+    return []
+
+
+def _told(form: str, good: Sequence[Scored]) -> str:
+    paid = sum((s.reward or 0.0) > 0 for s in good)
+    return f"right completions ({form}, for example {good[0].text!r:.60}): {share(paid, len(good))} are paid"
+
+
+def _table(good: Sequence[Scored], bad: Sequence[Scored]) -> List[str]:
+    """A line for each kind of text: the mean reward, and its share of that of right completions."""
+    kinds: Dict[str, List[float]] = {RIGHT: [s.reward for s in good if s.reward is not None]}
+    for s in bad:
+        kinds.setdefault(s.kind, [])
+        if s.reward is not None:
+            kinds[s.kind].append(s.reward)
+    best = statistics.mean(kinds[RIGHT] or [0.0])
+    lines = []
+    for kind, rewards in kinds.items():
+        mean = statistics.mean(rewards) if rewards else None
+        part = '' if mean is None or best <= 0 else f', {100 * mean / best:.0f} % of a right completion'
+        lines.append(f"  {kind}: {'not scored' if mean is None else f'{mean:.3g}'}{part}")
+    return lines

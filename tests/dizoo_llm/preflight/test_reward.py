@@ -1,0 +1,127 @@
+"""What a scorer pays: broken scorers are named, healthy ones are not."""
+import random
+import time
+
+import pytest
+
+from dizoo_llm.preflight.reward import of_reward
+from dizoo_llm.preflight.texts import FORMS, junk, right
+from dizoo_llm.tasks import Problem, create_task
+from tests.dizoo_llm.helper import Prompts
+
+pytestmark = pytest.mark.unittest
+WORDS = ['first', 'second', 'third', 'fourth', 'fifth', 'sixth']
+
+
+def examined(scorer, **attributes):
+    task = Prompts(*WORDS, scorer=scorer, **attributes)
+    return of_reward(task, task.weights)
+
+
+def causes(scorer, **attributes):
+    return [found['cause'] for found in examined(scorer, **attributes).findings]
+
+
+def exact(problem, completion):
+    return dict(right=float(completion.strip() == problem.answer))
+
+
+def boxed(problem, completion):
+    return dict(right=float(f'\\boxed{{{problem.answer}}}' in completion))
+
+
+@pytest.mark.parametrize('scorer, form', [(exact, 'bare'), (boxed, 'boxed')])
+def test_a_healthy_scorer_and_the_form_that_it_reads(scorer, form):
+    found = examined(scorer)
+    assert (found.findings, found.form, found.reward) == ([], form, 1.0)
+    assert found.lines[0].startswith(f'right completions ({form}, for example ')
+    assert '6 of 6 are paid' in found.lines[0]
+
+
+BROKEN = {
+    'no_success': lambda problem, completion: 0.0,
+    'always_paid': lambda problem, completion: 1.0,
+    'wrong_key': lambda problem, completion: completion == str((int(problem.answer) + 1) % 6),
+    'junk_pays': lambda problem, completion: len(completion) > 20 or completion == problem.answer,
+    'answers_rejected': lambda problem, completion: completion == problem.answer != '3',
+    'not_deterministic': lambda problem, completion: (completion == problem.answer) * random.random(),
+}
+
+
+@pytest.mark.parametrize('cause', BROKEN)
+def test_a_broken_scorer_is_named(cause):
+    assert causes(lambda problem, completion: dict(right=float(BROKEN[cause](problem, completion)))) == [cause]
+
+
+def test_a_list_of_answers_is_no_answer():
+    found, = examined(lambda problem, completion: dict(right=float(problem.answer in completion))).findings
+    assert found['kinds'] == ['list of answers'] and 'in 6 of 6 problems' in found['message']
+
+
+def test_a_scorer_that_fails():
+
+    def on_right(problem, completion):
+        if completion == '3':
+            raise ValueError('no three')
+        return exact(problem, completion)
+
+    def on_junk(problem, completion):
+        return dict(right=float(completion[0] == problem.answer))
+
+    found, = examined(on_right).findings
+    assert found['cause'] == 'not_scored' and 'ValueError: no three' in found['message']
+    found, = examined(on_junk).findings
+    assert found['cause'] == 'junk_not_scored' and found['kinds'] == ['empty'] and 'IndexError' in found['message']
+
+
+def test_a_scorer_that_needs_longer_for_longer_texts(monkeypatch):
+    monkeypatch.setattr('dizoo_llm.preflight.reward.LONG_SECONDS', 0.05)
+    asked = []
+
+    def slow(problem, completion):
+        asked.append(len(completion))
+        time.sleep(1e-5 * len(completion) if len(completion) >= 1000 else 0)
+        return exact(problem, completion)
+
+    found, = examined(slow).findings
+    assert found['cause'] == 'slow' and found['length'] == 10_000 and max(asked) == 10_000
+
+
+def test_parts_that_teach_nothing():
+
+    def two(problem, completion):
+        return dict(exact(problem, completion), form=1.0, shown=0.0, never=None)
+
+    found = examined(two, weights=dict(right=1.0, form=0.5, never=0.5, shown=0.0)).findings
+    assert [(each['cause'], each['part']) for each in found] == [('constant_part', 'form'), ('constant_part', 'never')]
+
+
+def test_what_is_shown_of_each_kind_of_text():
+    lines = examined(lambda problem, completion: dict(right=0.25 + 0.75 * exact(problem, completion)['right'])).lines
+    assert '  right: 1, 100 % of a right completion' in lines and '  empty: 0.25, 25 % of a right completion' in lines
+
+
+@pytest.mark.parametrize('reward, cause', [(1.0, ['always_paid']), (0.0, [])])
+def test_problems_without_answers(reward, cause):
+    """Only junk can be scored, for which nothing is the right reward."""
+
+    class Unanswered(Prompts):
+
+        def problem(self, index):
+            return super().problem(index)._replace(answer='')
+
+    task = Unanswered(*WORDS, scorer=lambda problem, completion: dict(right=reward))
+    found = of_reward(task, task.weights)
+    assert [each['cause'] for each in found.findings] == cause and found.form is None
+
+
+def test_texts():
+    task = create_task(dict(type='think_answer'))
+    problem = task.problem(0)
+    shown = right(task, problem)
+    assert shown == dict(demonstration=task.demonstration(problem))
+    texts = junk(problem, shown['demonstration'], [task.problem(1)], [task.demonstration(task.problem(1))])
+    assert texts['answer of another problem'] == task.demonstration(task.problem(1))
+    assert problem.answer not in texts['form without the answer'] and texts['prompt'] == problem.text
+    bare = right(Prompts('a'), Problem('a', '7'))
+    assert list(bare) == list(FORMS) and bare['boxed'] == '\\boxed{7}' and right(Prompts('a'), Problem('a', '')) == {}

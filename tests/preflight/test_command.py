@@ -1,0 +1,113 @@
+"""The command ``python -m ding_grpo.preflight``."""
+import pytest
+from click.testing import CliRunner
+
+from ding_grpo.preflight import learning
+from ding_grpo.preflight.command import main
+from tests.dizoo_llm.helper import write
+
+pytestmark = pytest.mark.unittest
+REWARDS = '''
+def last(completion, answer):
+    return float(completion.split()[-1:] == [answer])
+
+
+def anywhere(completion, answer):
+    return float(answer in completion)
+'''
+ROWS = [dict(question=f'Which letter is number {i}?', answer=chr(97 + i)) for i in range(8)]
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'rewards.py').write_text(REWARDS, encoding='utf-8')
+    write(tmp_path / 'train.jsonl', ROWS)
+    return tmp_path
+
+
+def told(*arguments, code=0):
+    result = CliRunner().invoke(main, list(arguments))
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_a_healthy_reward_is_learned(files):
+    text = told('--data', 'train.jsonl', '--reward', 'rewards.py:last')
+    assert 'right completions (bare, for example' in text and '8 of 8 are paid' in text
+    assert 'learning\n  a tiny model on 4 problems' in text and 'findings: none (preflight.html)' in text
+    with open('preflight.html', encoding='utf-8') as f:
+        assert f.read().count('nothing found') == 3
+
+
+def test_a_hack_is_shown(files):
+    text = told('--data', 'train.jsonl', '--reward', 'rewards.py:anywhere', '--no-trial', '--out', 'a.html', code=1)
+    line, = (line for line in text.splitlines() if 'finding' in line and 'junk_pays' in line)
+    assert '(list of answers) gets 1' in line and 'findings: 1 (a.html)' in text and 'learning' not in text
+    with open('a.html', encoding='utf-8') as f:
+        page = f.read()
+    assert '<b>junk_pays</b>' in page and 'list of answers' in page
+
+
+def test_a_reward_that_is_not_learned(files, monkeypatch):
+    """Two updates are too few."""
+    monkeypatch.setattr(learning, 'UPDATES', 2)
+    part = learning.of_learning(dict(type='file', path='train.jsonl', reward='rewards.py:last'), 'bare', 1.0)
+    assert [f['cause'] for f in part.findings] == ['not_learned'] and len(part.lines) == 3
+    assert part.lines[-1].startswith('with demonstrations in the first half: greedy reward ')
+
+
+def test_what_is_not_paid_is_not_tried(files):
+    (files / 'never.py').write_text('def never(completion, answer):\n    return 0.0\n', encoding='utf-8')
+    text = told('--data', 'train.jsonl', '--reward', 'never.py:never', code=1)
+    assert 'finding, no_success' in text and 'learning' not in text
+
+
+def test_long_completions_are_left_out(files, tmp_path):
+    write(tmp_path / 'long.jsonl', [dict(row, answer=row['answer'] * 300) for row in ROWS])
+    task = dict(type='file', path='long.jsonl', reward='rewards.py:last')
+    part = learning.of_learning(task, 'bare', 1.0)
+    assert part.lines == ['left out: right completions have 300 characters or more'] and part.findings == []
+
+
+def test_data_of_verl(files, tmp_path):
+    rows = [
+        dict(
+            data_source='letters',
+            prompt=[dict(role='user', content=row['question'])],
+            reward_model=dict(ground_truth=row['answer'])
+        ) for row in ROWS
+    ]
+    write(tmp_path / 'verl.jsonl', rows)
+    (tmp_path / 'score.py').write_text(
+        'def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n'
+        '    return float(solution_str == ground_truth)\n',
+        encoding='utf-8'
+    )
+    text = told('--verl', 'verl.jsonl', '--reward', 'score.py:compute_score', '--no-trial')
+    assert '8 of 8 are paid' in text and 'findings: none' in text
+
+
+def test_a_config():
+    assert 'prompts have 19 to 19 tokens' in told('-c', 'think_answer_grpo', '--no-trial', '--out', '/dev/null')
+
+
+@pytest.mark.parametrize(
+    'arguments, line', [
+        ([], 'Give either --config or --data.'),
+        (['-c', 'think_answer_grpo', '--reward', 'a:b'], '--reward belongs to --data; a config names its own.'),
+        (['--data', 'train.jsonl', 'exp_name=a'], 'KEY=VALUE belongs to --config.'),
+    ]
+)
+def test_a_wrong_command(files, arguments, line):
+    assert line in told(*arguments, code=2)
+
+
+@pytest.mark.parametrize(
+    'arguments, line', [
+        (['--data', 'train.jsonl'], '--reward: data need one'),
+        (['-c', 'cartpole_grpo'], "create_config.env.type = 'gymnasium_env': must be token_env."),
+    ]
+)
+def test_what_cannot_be_examined(files, arguments, line):
+    assert line in told(*arguments, code=1)
