@@ -1,5 +1,6 @@
 """Environments of agents, with a tokenizer of single characters."""
 import copy
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -17,25 +18,20 @@ def tokenizer(tmp_path_factory):
 
 
 @pytest.fixture
-def env_of(tokenizer):
-    made = []
+def opened(tokenizer):
+    """Opens environments of a task, which are closed at the end."""
+    with ExitStack() as stack:
+        own = dict(tokenizer=dict(pretrained=tokenizer))
+        yield lambda task, **options: stack.enter_context(closing(AgentEnv(task, **{**own, **options})))
+
+
+@pytest.fixture
+def env_of(opened):
 
     def make(run, problems=None, options={}, **task):
         run = getattr(programs, run) if isinstance(run, str) else run
         task = create_task(dict(type='agent', run=run, problems=problems or copy.deepcopy(programs.PROBLEMS), **task))
-        env = AgentEnv(
-            task, **{
-                'tokenizer': dict(pretrained=tokenizer),
-                'max_prompt_length': 80,
-                'max_new_tokens': 12,
-                'max_turns': 6,
-                'max_tokens': 300,
-                **options
-            }
-        )
-        made.append(env)
-        return env
+        limits = dict(max_prompt_length=80, max_new_tokens=12, max_turns=6, max_tokens=300)
+        return opened(task, **{**limits, **options})
 
-    yield make
-    for env in made:
-        env.close()
+    return make

@@ -49,39 +49,27 @@ class Counter:
         return f'waited at {self.total}'
 
     def none(self) -> None:
-        """
-        Nothing.
-        """
+        """Nothing."""
 
     def stop(self) -> str:
-        """
-        Raises StopIteration.
-        """
+        """Raises StopIteration."""
         return next(iter([]))
 
     def picture(self) -> list:
-        """
-        Draws.
-        """
+        """Draws."""
         return [dict(type='image', image='pixels')]
 
     def parts(self) -> list:
-        """
-        Returns parts.
-        """
+        """Returns parts."""
         return [dict(type='text', text='one '), dict(type='text', text='two')]
 
     def sleep(self) -> str:
-        """
-        Hangs.
-        """
+        """Hangs."""
         time.sleep(3)
         return 'slept'
 
     def leave(self) -> str:
-        """
-        Exits.
-        """
+        """Exits."""
         raise SystemExit(3)
 
     @staticmethod
@@ -112,9 +100,7 @@ class Counter:
 class Child(Counter):
 
     def twice(self) -> str:
-        """
-        Doubles.
-        """
+        """Doubles."""
         self.total *= 2
         return str(self.total)
 
@@ -126,9 +112,7 @@ class Other:
         self.columns = columns
 
     def look(self) -> str:
-        """
-        Looks.
-        """
+        """Looks."""
         return 'seen'
 
 
@@ -175,9 +159,7 @@ class Names(Other):
         return f'picture of {function}'
 
     async def quit(self) -> str:
-        """
-        Exits.
-        """
+        """Exits."""
         raise SystemExit(3)
 
 

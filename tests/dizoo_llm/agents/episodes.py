@@ -9,6 +9,13 @@ def read(obs):
     return obs[obs >= 0].tolist()
 
 
+def begin(envs, indices):
+    """Episodes that begin at once, as in a collect; the first observation of each."""
+    for env, index in zip(envs, indices):
+        env.begin_reset(index)
+    return [read(env.reset(options=dict(index=index))[0]) for env, index in zip(envs, indices)]
+
+
 def play(env, *texts, index=0):
     """The observations before each turn, and the last step."""
     seen = [read(env.reset(options=dict(index=index))[0])]

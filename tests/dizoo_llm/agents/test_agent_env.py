@@ -93,9 +93,9 @@ def test_plain_text_goes_on(env_of):
 
 
 def test_calls_of_functions(env_of):
-    env = env_of('with_tools')
+    env = env_of('with_tools', options=dict(max_new_tokens=99))
     call = '<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>'
-    (first, second), (_, reward, *_, info) = play(env_of('with_tools', options=dict(max_new_tokens=99)), call, 'two')
+    (first, second), (_, reward, *_, info) = play(env, call, 'two')
     text = env.tokenizer.decode(second)
     assert env.tokenizer.decode(first).startswith('<|im_start|>system\nadd <|im_end|>') and info['trajectory'] == 0
     assert call + '<|im_end|>\n<|im_start|>tool\n2<|im_end|>\n<|im_start|>assistant\n' in text and reward == 1

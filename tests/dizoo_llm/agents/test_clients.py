@@ -9,7 +9,7 @@ import pytest
 from dizoo_llm.agents import AgentEnv
 
 from tests.dizoo_llm.agents import programs
-from tests.dizoo_llm.agents.episodes import play, turn
+from tests.dizoo_llm.agents.episodes import begin, play, turn
 
 pytestmark = pytest.mark.unittest
 
@@ -19,10 +19,7 @@ def test_all_rows_may_ask_in_threads(env_of):
     first = env_of('in_a_thread', seconds=20)
     options = dict(tokenizer=dict(pretrained=first.tokenizer.name_or_path), max_prompt_length=80)
     envs = [first, *(AgentEnv(first.task, **options) for _ in range(39))]
-    for env in envs:
-        env.begin_reset(0)
-    for env in envs:
-        env.reset(options=dict(index=0))
+    begin(envs, [0] * 40)
     for env in envs:
         env.begin_step(turn(env, 'hello'))
     ended = [env.step([0]) for env in envs]

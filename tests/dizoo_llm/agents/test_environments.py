@@ -6,32 +6,27 @@ import time
 import pytest
 
 from ding_common import ConfigError
-from dizoo_llm.agents import AgentEnv
 from dizoo_llm.tasks import create_task
 
 from tests.dizoo_llm.agents import environments
 from tests.dizoo_llm.agents.environments import SEEN, Child, Counter, record
 from tests.dizoo_llm.agents.programs import user
-from tests.dizoo_llm.agents.episodes import play, read, turn
+from tests.dizoo_llm.agents.episodes import begin, play, read, turn
 
 pytestmark = pytest.mark.unittest
 ROWS = [dict(prompt=[user(f'q{i}')]) for i in range(4)]
 
 
 @pytest.fixture
-def env_of(tokenizer):
+def env_of(opened):
     SEEN.clear()
-    made = []
 
     def make(problems=ROWS, options={}, factory=Counter, reward=record, task=None, **more):
         task = task or create_task(dict(type='environment', factory=factory, problems=problems, reward=reward, **more))
         limits = dict(max_prompt_length=200, max_new_tokens=200, max_turns=9, max_tokens=2000)
-        made.append(AgentEnv(task, **{'tokenizer': dict(pretrained=tokenizer), **limits, **options}))
-        return made[-1]
+        return opened(task, **{**limits, **options})
 
-    yield make
-    for env in made:
-        env.close()
+    return make
 
 
 def call(name, **arguments):
@@ -161,11 +156,6 @@ def test_results_that_leave_no_room_are_dropped(env_of):
     assert [message['role'] for message in SEEN[0]['completion']] == ['assistant', 'tool', 'assistant']
 
 
-def test_a_prompt_that_is_too_long_fails(env_of):
-    _, (*_, info) = play(env_of([dict(prompt='q' * 300)]), 'x')
-    assert 'env.max_prompt_length = 200' in info['failed']
-
-
 def test_rewards_by_name_and_weight(env_of):
     rows = [dict(prompt='q', kind=kind) for kind in ('some', 'none')]
     reward = [environments.later, dict(mine=environments.some)['mine'], record]
@@ -200,22 +190,18 @@ def test_several_environments(env_of):
 
 
 @pytest.mark.parametrize(
-    'reward, text, told', [
-        (environments.two, 'x', 'two returned 2 entries, must return a list of 1: it gets one row at a time'),
-        (environments.fails, 'x', 'RuntimeError: no judge'),
-        (record, call('picture'), 'is not text, and this model reads text only'),
-        (record, call('leave'), 'SystemExit: 3'),
+    'given, text, told', [
+        (dict(problems=[dict(prompt='q' * 300)]), 'x', 'env.max_prompt_length = 200'),
+        (dict(problems=[dict(prompt='q', text=3)]), 'x', 'reset returned 3, must return text'),
+        (dict(reward=environments.two), 'x', 'two returned 2 entries, must return a list of 1: it gets one row'),
+        (dict(reward=environments.fails), 'x', 'RuntimeError: no judge'),
+        ({}, call('picture'), 'is not text, and this model reads text only'),
+        ({}, call('leave'), 'SystemExit: 3'),
     ]
 )
-def test_what_costs_a_row(env_of, reward, text, told):
-    env = env_of(reward=reward)
-    _, (_, value, *_, info) = play(env, text)
+def test_what_costs_a_row(env_of, given, text, told):
+    _, (_, value, *_, info) = play(env_of(**given), text)
     assert told in info['failed'] and value == 0
-
-
-def test_reset_that_returns_no_text_costs_the_row(env_of):
-    _, (*_, info) = play(env_of([dict(prompt='q', text=3)]), 'x')
-    assert 'reset returned 3, must return text' in info['failed']
 
 
 def test_rows_change_neither_each_other_nor_the_data(env_of):
@@ -278,10 +264,7 @@ def test_a_tool_that_hangs_costs_its_row_and_not_others(env_of):
     first = env_of(seconds=0.5)
     envs = [first, *(env_of(task=first.task) for _ in range(19))]
     begun, failed = time.monotonic(), []
-    for env in envs:
-        env.begin_reset(0)
-    for env in envs:
-        env.reset(options=dict(index=0))
+    begin(envs, [0] * 20)
     for i, env in enumerate(envs):
         env.begin_step(turn(env, call('sleep') if i % 2 else call('add', number=i)))
     for i, env in enumerate(envs):

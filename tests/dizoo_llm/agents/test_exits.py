@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tests.dizoo_llm.agents import programs
-from tests.dizoo_llm.agents.episodes import play, turn
+from tests.dizoo_llm.agents.episodes import begin, play, turn
 
 pytestmark = pytest.mark.unittest
 
@@ -60,10 +60,7 @@ def test_a_task_that_exits_costs_its_row_alone_and_at_once(env_of, exits):
 
     first = env_of(run)
     rows, begun = [first, env_of(run)], time.monotonic()
-    for index, env in enumerate(rows):
-        env.begin_reset(index)
-    for index, env in enumerate(rows):
-        env.reset(options=dict(index=index))
+    begin(rows, range(2))
     loop = first._endpoint.loop
     step, other = [env.step(turn(env, 'a')) for env in rows]
     info = (step if step[2] or step[3] else first.step(turn(first, 'b')))[-1]  # its request may come first

@@ -12,7 +12,6 @@ import urllib.request
 import pytest
 
 from ding_common import ConfigError
-from dizoo_llm.agents import AgentEnv
 from dizoo_llm.tasks import create_task
 from dizoo_llm.tasks.environments.openenv import Sessions, text_of
 
@@ -95,18 +94,14 @@ def guessing():
 
 
 @pytest.fixture
-def env_of(tokenizer):
-    made = []
+def env_of(opened):
 
     def make(url, options={}, task=None, **given):
         task = task or create_task(dict(type='openenv', url=url, **given))
         limits = dict(max_prompt_length=200, max_new_tokens=50, max_turns=9, max_tokens=500)
-        made.append(AgentEnv(task, **{'tokenizer': dict(pretrained=tokenizer), **limits, **options}))
-        return made[-1]
+        return opened(task, **{**limits, **options})
 
-    yield make
-    for env in made:
-        env.close()
+    return make
 
 
 def numbers(url, **given):

@@ -8,12 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from ding_common import ConfigError
-from dizoo_llm.agents import AgentEnv
 from dizoo_llm.agents.endpoint import Endpoint
 from dizoo_llm.tasks import create_task
 from dizoo_llm.tasks.verifiers import _weights
 
-from tests.dizoo_llm.agents.episodes import play, read, turn
+from tests.dizoo_llm.agents.episodes import begin, play, turn
 from tests.project.documents import blocks_of
 
 pytest.importorskip('verifiers.v1', reason='needs verifiers from 0.4 on, which numpy<2 excludes')
@@ -32,28 +31,14 @@ def task_of(id, **options):
 
 
 @pytest.fixture
-def env_of(tokenizer):
-    made = []
+def env_of(opened):
 
     def make(id, limits={}, evaluation=False, **options):
-        env = AgentEnv(
-            task_of(id, **options) if isinstance(id, str) else id,
-            evaluation=evaluation,
-            tokenizer=dict(pretrained=tokenizer),
-            max_prompt_length=120,
-            max_new_tokens=70,
-            **{
-                'max_turns': 4,
-                'max_tokens': 400,
-                **limits
-            }
-        )
-        made.append(env)
-        return env
+        task = task_of(id, **options) if isinstance(id, str) else id
+        given = dict(max_prompt_length=120, max_new_tokens=70, max_turns=4, max_tokens=400)
+        return opened(task, evaluation=evaluation, **{**given, **limits})
 
-    yield make
-    for env in made:
-        env.close()
+    return make
 
 
 def test_rewards_keep_their_weights_and_metrics_have_none(env_of):
@@ -84,10 +69,8 @@ def test_a_dialogue_goes_on_with_its_ids_and_records_its_own_reward(env_of):
 def test_rows_of_one_task_at_once_keep_their_own_servers(env_of):
     task = task_of('vf-answer')
     rows = [env_of(task) for _ in range(3)]
-    for index, env in enumerate(rows):
-        env.begin_reset(index)
-    seen = [env.tokenizer.decode(read(env.reset(options=dict(index=i))[0])) for i, env in enumerate(rows)]
-    assert [f'q{i}' in text for i, text in enumerate(seen)] == [True] * 3
+    seen = begin(rows, range(3))
+    assert [f'q{i}' in env.tokenizer.decode(ids) for i, (env, ids) in enumerate(zip(rows, seen))] == [True] * 3
     for index, env in enumerate(rows):
         env.begin_step(turn(env, str(index)))
     assert [env.step(turn(env, str(i)))[1] for i, env in enumerate(rows)] == [2.0] * 3
@@ -96,10 +79,7 @@ def test_rows_of_one_task_at_once_keep_their_own_servers(env_of):
 def test_an_episode_that_ends_leaves_the_servers_of_others(env_of):
     task = task_of('vf-dialogue', size=2, weights=dict(different=0.5))
     rows = [env_of(task) for _ in range(2)]
-    for index, env in enumerate(rows):
-        env.begin_reset(index)
-    for index, env in enumerate(rows):
-        env.reset(options=dict(index=index))
+    begin(rows, range(2))
     for env in rows:
         *_, last = [env.step(turn(env, text)) for text in 'aba']
         assert last[1] == 1.0, last[4]['failed']
