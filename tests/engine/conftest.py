@@ -5,6 +5,7 @@ import torch
 from easydict import EasyDict
 
 from ding_grpo.config.keys import DEFAULTS
+from ding_grpo.engine.proof import log_probs
 from ding_grpo.engine.vllm import VllmSampler
 from ding_grpo.model import CausalLM
 from ding_grpo.rollout import Sampling
@@ -33,6 +34,12 @@ def make_model(folder=None):
     torch.manual_seed(0)
     lora = dict(r=2, target_modules=['q_proj', 'v_proj', 'down_proj'])
     return CausalLM(config=dict(MODEL)) if folder is None else CausalLM(pretrained=str(folder), lora=lora)
+
+
+def gap(sampler, prompts, rollout, sampling=Sampling()):
+    """The largest difference of log-probabilities of the tokens of a rollout to those of the model."""
+    counts = torch.arange(rollout.action.shape[1]) < rollout.length.unsqueeze(1)
+    return (log_probs(sampler.model, sampling, prompts, rollout) - rollout.logp).abs()[counts].max()
 
 
 @pytest.fixture

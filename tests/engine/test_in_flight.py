@@ -6,7 +6,7 @@ from ding_grpo.engine.answers import Answer
 from ding_grpo.engine.proof import exchanged, log_probs
 from ding_grpo.engine.server import Row
 from ding_grpo.rollout import EarlyStop, Sampling
-from tests.engine.test_run import folder, server_of, with_engine  # noqa: F401
+from tests.engine.test_run import folder, policy_server, with_engine  # noqa: F401
 from tests.engine.test_sampler import PROMPTS, begun, request, rows_of
 from tests.runs import each_update, metrics, train
 
@@ -86,13 +86,13 @@ def test_rows_that_do_not_count_are_ended_also_after_newer_weights(sampled):
     assert rollout.length[3] == 1  # what it had when the other row of its group had ended
 
 
-def test_run_learns_from_rows_of_several_weights_each_compared_with_its_own(serve, monkeypatch):
-    server, mixed = server_of(serve), []
-    server.faults.seconds = lambda body: 0.5
+def test_run_learns_from_rows_of_several_weights_each_compared_with_its_own(policy_server, monkeypatch):  # noqa: F811
+    mixed = []
+    policy_server.faults.seconds = lambda body: 0.5
     each_update(
         monkeypatch, before=lambda number, policy, data: mixed.append([group['sampled_after'] for group in data])
     )
-    configs = with_engine(url=server.url)
+    configs = with_engine(url=policy_server.url)
     configs[0].policy.collect.update(max_staleness=1, in_flight=True)
     train(configs, updates=4, learning_rate=0.01)
     assert all(isinstance(after, int) for after in mixed[0])

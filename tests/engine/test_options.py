@@ -12,6 +12,12 @@ pytestmark = pytest.mark.unittest
 URL = 'http://127.0.0.1:8000'
 
 
+def policy(**collect):
+    cfg = EasyDict(copy.deepcopy(DEFAULTS))
+    cfg.collect.update(collect)
+    return cfg
+
+
 @pytest.mark.parametrize(
     'engine, words', [
         (dict(), 'must have either url'),
@@ -50,10 +56,8 @@ def test_url_without_its_last_slash():
     ]
 )
 def test_sampling_that_is_not_exact(keys, words):
-    cfg = EasyDict(copy.deepcopy(DEFAULTS))
-    cfg.collect.update(keys)
     with pytest.raises(ConfigError) as error:
-        check_sampling(cfg)
+        check_sampling(policy(**keys))
     assert words in error.value.message
 
 
@@ -62,15 +66,10 @@ def test_sampling_that_is_not_exact(keys, words):
              dict(top_k=5, processors=[dict(type='min_p', p=.1)])]
 )
 def test_sampling_that_is_exact(keys):
-    cfg = EasyDict(copy.deepcopy(DEFAULTS))
-    cfg.collect.update(keys)
-    check_sampling(cfg)
+    check_sampling(policy(**keys))
 
 
 def test_several_processes():
-    cfg = EasyDict(copy.deepcopy(DEFAULTS), multi_gpu=True)
-    cfg.collect.engine = dict(type='vllm', launch=dict(python='p'))
     with pytest.raises(ConfigError, match='launch = .* not available with policy.multi_gpu = True'):
-        check_sampling(cfg)
-    cfg.collect.engine = dict(type='vllm', url=URL)
-    check_sampling(cfg)
+        check_sampling(EasyDict(policy(engine=dict(type='vllm', launch=dict(python='p'))), multi_gpu=True))
+    check_sampling(EasyDict(policy(engine=dict(type='vllm', url=URL)), multi_gpu=True))

@@ -18,7 +18,7 @@ from ding_grpo.engine.vllm import VllmSampler
 from ding_grpo.model import CausalLM
 from ding_grpo.rollout import EarlyStop, Sampling
 from dizoo_llm.envs.spec import TokenSpec
-from tests.engine.conftest import MODEL, Letters
+from tests.engine.conftest import MODEL, Letters, gap
 from tests.engine.test_sampler import request, rows_of
 from tests.processes import ROOT
 
@@ -56,11 +56,6 @@ def sampler(tmp_path_factory):
     sampler = sampler_of(str(tmp_path_factory.mktemp('engine')), launch=launch, patience=600.)
     yield sampler
     sampler.close()
-
-
-def gap(sampler, prompts, rollout, sampling=ALL):
-    counts = torch.arange(rollout.action.shape[1]) < rollout.length.unsqueeze(1)
-    return (log_probs(sampler.model, sampling, prompts, rollout) - rollout.logp).abs()[counts].max()
 
 
 def learns(sampler, updates):

@@ -30,17 +30,17 @@ def with_engine(**engine):
     return configs
 
 
-def server_of(serve):
+@pytest.fixture
+def policy_server(serve):
     torch.manual_seed(5)
     config = dict(small('think_answer_grpo')[0].policy.model.config, vocab_size=32)
     return serve(CausalLM(config=config))
 
 
-def test_run_learns_from_its_rows(serve, monkeypatch, capsys):
-    server = server_of(serve)
+def test_run_learns_from_its_rows(policy_server, monkeypatch, capsys):
     versions = []
-    each_update(monkeypatch, before=lambda *_: versions.append(server.version))
-    train(with_engine(url=server.url), updates=3)
+    each_update(monkeypatch, before=lambda *_: versions.append(policy_server.version))
+    train(with_engine(url=policy_server.url), updates=3)
     assert len(set(versions)) == 3  # each update samples from the weights of the one before
     for found in metrics():
         assert found['sampler_gap_max'] < 1e-4 and found['seconds_weights'] > 0
@@ -49,37 +49,33 @@ def test_run_learns_from_its_rows(serve, monkeypatch, capsys):
     assert not glob.glob('ding_grpo_*')
 
 
-def test_run_ends_when_weights_no_longer_arrive(serve, monkeypatch):
-    server = server_of(serve)
+def test_run_ends_when_weights_no_longer_arrive(policy_server, monkeypatch):
 
     def break_it(number, *_):
-        server.faults.keeps_weights = number >= 1
+        policy_server.faults.keeps_weights = number >= 1
 
     each_update(monkeypatch, after=break_it)
     with pytest.raises(PeerError) as error:
-        train(with_engine(url=server.url), updates=6, learning_rate=0.01)
+        train(with_engine(url=policy_server.url), updates=6, learning_rate=0.01)
     assert 'in update 2' in error.value.message and 'old values of all of them' in error.value.message
 
 
-def test_run_ends_when_one_batch_was_of_old_weights(serve, monkeypatch):
-    server = server_of(serve)
+def test_run_ends_when_one_batch_was_of_old_weights(policy_server, monkeypatch):
 
     def arrive(arrives):
-        return lambda number, *_: setattr(server.faults, 'keeps_weights', number == 1 and not arrives)
+        return lambda number, *_: setattr(policy_server.faults, 'keeps_weights', number == 1 and not arrives)
 
     each_update(monkeypatch, before=arrive(True), after=arrive(False))
     with pytest.raises(PeerError, match='in update 2,.*those of this batch were others'):
-        train(with_engine(url=server.url), updates=6, learning_rate=0.01)
+        train(with_engine(url=policy_server.url), updates=6, learning_rate=0.01)
 
 
 @pytest.mark.parametrize('most', [1, 2])
-def test_rows_are_sampled_ahead_by_weights_that_are_not_older_than_allowed(serve, monkeypatch, most):
-    server = server_of(serve)
-
+def test_rows_are_sampled_ahead_by_weights_that_are_not_older_than_allowed(policy_server, monkeypatch, most):
     take, taken = AheadProcess.take, multiprocessing.Event()
     monkeypatch.setattr(AheadProcess, 'take', lambda process: (take(process), taken.set()))
     each_update(monkeypatch, before=lambda *_: taken.wait(60))  # a process that is slow to begin takes newer weights
-    configs = with_engine(url=server.url)
+    configs = with_engine(url=policy_server.url)
     configs[0].policy.collect.max_staleness = most
     configs[0].policy.eval.evaluator.eval_freq = 2  # the servers get other weights in between
     train(configs, updates=6, learning_rate=0.01)
@@ -89,11 +85,10 @@ def test_rows_are_sampled_ahead_by_weights_that_are_not_older_than_allowed(serve
     assert not glob.glob('ding_grpo_*')
 
 
-def test_resumed_run_has_the_rows_that_were_sampled_ahead_and_goes_on_after_them(serve):
-    server = server_of(serve)
+def test_resumed_run_has_the_rows_that_were_sampled_ahead_and_goes_on_after_them(policy_server):
 
     def go_on(updates, **learn):
-        configs = with_engine(url=server.url)
+        configs = with_engine(url=policy_server.url)
         configs[0].policy.collect.max_staleness = 2
         configs[0].policy.collect.problem_order = 'pools'  # which the process that samples ahead counts for itself
         train(configs, updates=updates, learning_rate=0.01, **learn)
@@ -110,15 +105,14 @@ def test_resumed_run_has_the_rows_that_were_sampled_ahead_and_goes_on_after_them
 
 
 @pytest.mark.parametrize('most, in_flight', [(1, False), (2, False), (2, True)])
-def test_run_that_samples_ahead_ends_when_weights_no_longer_arrive(serve, monkeypatch, most, in_flight):
-    server = server_of(serve)
-    server.faults.seconds = lambda body: 0.3 if in_flight else 0.0
+def test_run_that_samples_ahead_ends_when_weights_no_longer_arrive(policy_server, monkeypatch, most, in_flight):
+    policy_server.faults.seconds = lambda body: 0.3 if in_flight else 0.0
 
     def break_it(number, *_):
-        server.faults.keeps_weights = number >= 2
+        policy_server.faults.keeps_weights = number >= 2
 
     each_update(monkeypatch, after=break_it)
-    configs = with_engine(url=server.url)
+    configs = with_engine(url=policy_server.url)
     configs[0].policy.collect.update(max_staleness=most, in_flight=in_flight)
     with pytest.raises(PeerError, match='in update [3-6],.*old values of all of them'):
         train(configs, updates=8, learning_rate=0.001)

@@ -9,8 +9,8 @@ from aiohttp import web
 from ding_common import ConfigError, PeerError
 from ding_grpo.act.sampler import RowRequest
 from ding_grpo.engine import pool, requests
-from ding_grpo.engine.proof import log_probs
 from ding_grpo.rollout import EarlyStop, Sampling
+from tests.engine.conftest import gap
 
 pytestmark = pytest.mark.unittest
 PROMPTS = [torch.tensor(ids) for ids in ([3, 4, 5], [3, 4, 5], [6, 7], [8, 9, 10, 11])]
@@ -27,6 +27,16 @@ def begun(sampler):
     for server in sampler.pool.servers:
         assert server.version
     return sampler
+
+
+@pytest.fixture
+def server(serve):
+    return serve()
+
+
+@pytest.fixture
+def sampler(server, engine):
+    return begun(engine(server))
 
 
 def request(prompts=PROMPTS, keys=None, greedy=False, **kwargs):
@@ -48,12 +58,11 @@ def rows_of(rollout):
     [Sampling(), Sampling(temperature=0.7),
      Sampling(top_k=4), Sampling(1.3, top_k=6, top_p=0.8)]
 )
-def test_log_probabilities_are_those_of_the_model(serve, engine, model, sampling):
+def test_log_probabilities_are_those_of_the_model(serve, engine, sampling):
     sampler = begun(engine(serve(), sampling=sampling))
     rollout = sampler.sample(request())
     counts = torch.arange(rollout.action.shape[1]) < rollout.length.unsqueeze(1)
-    own = log_probs(model, sampling, PROMPTS, rollout)
-    assert (own - rollout.logp).abs()[counts].max() < 1e-5
+    assert gap(sampler, PROMPTS, rollout, sampling) < 1e-5
     assert ((rollout.action >= 0) == counts).all() and (rollout.logp[~counts] == 0).all()
     if sampling.top_k is None:
         assert rollout.kept is None
@@ -62,15 +71,13 @@ def test_log_probabilities_are_those_of_the_model(serve, engine, model, sampling
         assert rollout.kept.shape[2] == sampling.top_k and (rollout.kept[~counts] == -1).all()
 
 
-def test_same_request_gives_the_same_rows_and_equal_prompts_other_ones(serve, engine):
-    sampler = begun(engine(serve()))
+def test_same_request_gives_the_same_rows_and_equal_prompts_other_ones(sampler):
     first, again = sampler.sample(request()), sampler.sample(request())
     assert rows_of(first) == rows_of(again)
     assert rows_of(first)[0] != rows_of(first)[1]
 
 
-def test_greedy_rows_are_those_of_the_model(serve, engine, model):
-    sampler = begun(engine(serve()))
+def test_greedy_rows_are_those_of_the_model(sampler, model):
     found = sampler.sample(request(greedy=True))
     for prompt, ids in zip(PROMPTS, rows_of(found)):
         for t, i in enumerate(ids):
@@ -79,8 +86,7 @@ def test_greedy_rows_are_those_of_the_model(serve, engine, model):
     assert (found.logp == 0).all()
 
 
-def test_rows_end_at_their_limit_with_end_tokens_and_with_stop_strings(serve, engine):
-    sampler = begun(engine(serve()))
+def test_rows_end_at_their_limit_with_end_tokens_and_with_stop_strings(sampler):
     assert sampler.sample(request(limit=torch.tensor([1, 2, 3, 9]))).length.le(torch.tensor([1, 2, 3, 6])).all()
     sampler.spec = sampler.spec._replace(ends=lambda ids: ids[-1] % 2 == 0)
     for ids in rows_of(sampler.sample(request(prompts=PROMPTS * 8))):
@@ -88,24 +94,19 @@ def test_rows_end_at_their_limit_with_end_tokens_and_with_stop_strings(serve, en
         assert not any(ends[:-1]) and (ends[-1] or len(ids) == 6)
 
 
-def test_tokens_that_no_text_has_are_never_sampled(serve, engine, model):
-    server = serve()
-    sampler = begun(engine(server))
+def test_tokens_that_no_text_has_are_never_sampled(server, sampler, model):
     with torch.no_grad():
         model.lm.get_input_embeddings().weight[36:] *= 100  # the most probable ones, or the least
     sampler.load(model.state_dict(), 2)
     assert sampler.sample(request(prompts=PROMPTS * 8)).action.max() < 36
 
 
-def test_new_weights_are_sampled_from(serve, engine, model):
-    sampler = begun(engine(serve()))
+def test_new_weights_are_sampled_from(sampler, model):
     with torch.no_grad():
         for w in model.parameters():
             w.mul_(3)
     sampler.load(model.state_dict(), 2)
-    rollout = sampler.sample(request())
-    counts = torch.arange(rollout.action.shape[1]) < rollout.length.unsqueeze(1)
-    assert (log_probs(model, Sampling(), PROMPTS, rollout) - rollout.logp).abs()[counts].max() < 1e-4
+    assert gap(sampler, PROMPTS, sampler.sample(request())) < 1e-4
 
 
 def test_rows_of_a_group_ask_one_server(serve, engine):
@@ -146,9 +147,7 @@ def changed(**choice):
         changed(weight_versions=[]),  # of which weights it is, is not known
     ]
 )
-def test_only_missing_rows_are_asked_again_and_are_the_same(serve, engine, fault):
-    server = serve()
-    sampler = begun(engine(server))
+def test_only_missing_rows_are_asked_again_and_are_the_same(server, sampler, fault):
     expected = rows_of(sampler.sample(request()))
     server.asked.clear()
     server.faults.answers = [lambda *_: None, fault]
@@ -156,10 +155,8 @@ def test_only_missing_rows_are_asked_again_and_are_the_same(serve, engine, fault
     assert len(server.asked) == 5
 
 
-def test_rows_beyond_those_that_count_are_ended(serve, engine):
+def test_rows_beyond_those_that_count_are_ended(server, sampler):
     """Of each group of three, the two rows that are answered first; the server would wait a minute for the last."""
-    server = serve()
-    sampler = begun(engine(server))
     prompts = [torch.tensor([2 + i % 3]) for i in range(6)]
     stop = EarlyStop([(i // 3, i % 3) for i in range(6)], 2, torch.device('cpu'))
     server.faults.seconds = lambda body: 60.0 if body['token_ids'] == [3] else 0.0
@@ -171,9 +168,7 @@ def test_rows_beyond_those_that_count_are_ended(serve, engine):
     assert len(server.aborted) == 2
 
 
-def test_rows_that_have_not_begun_are_not_asked_for_when_enough_have_ended(serve, engine, monkeypatch):
-    server = serve()
-    sampler = begun(engine(server))
+def test_rows_that_have_not_begun_are_not_asked_for_when_enough_have_ended(server, sampler, monkeypatch):
     monkeypatch.setattr(requests, 'THREADS', 1)  # one request at a time
     server.asked.clear()
     stop = EarlyStop([(0, i) for i in range(4)], 2, torch.device('cpu'))
@@ -193,9 +188,7 @@ def test_rows_that_have_not_begun_are_not_asked_for_when_enough_have_ended(serve
         (status(404), '--enable-scale-out'),
     ]
 )
-def test_wrong_answers_end_the_run(serve, engine, change, words):
-    server = serve()
-    sampler = begun(engine(server))
+def test_wrong_answers_end_the_run(server, sampler, change, words):
     server.faults.answers = [change]
     with pytest.raises((ConfigError, PeerError)) as error:
         sampler.sample(request())
@@ -203,25 +196,19 @@ def test_wrong_answers_end_the_run(serve, engine, change, words):
     assert len(server.aborted) == 4  # the others do not run on
 
 
-def test_a_server_that_always_fails_ends_the_run(serve, engine):
-    server = serve()
-    sampler = begun(engine(server))
+def test_a_server_that_always_fails_ends_the_run(server, sampler):
     server.faults.answers = [status(500)] * 100
     with pytest.raises(PeerError, match='4 rows have no answer after 6 attempts'):
         sampler.sample(request())
 
 
-def test_nan_is_passed_on(serve, engine):
-    server = serve()
-    sampler = begun(engine(server))
+def test_nan_is_passed_on(server, sampler):
     with torch.no_grad():
         next(server.model.parameters()).fill_(math.nan)
     assert sampler.sample(request()).logp.isnan().any()
 
 
-def test_rows_of_old_weights_are_sampled_again(serve, engine):
-    server = serve()
-    sampler = begun(engine(server))
+def test_rows_of_old_weights_are_sampled_again(server, sampler):
     loads, version = server.loads, server.version
     server.version = 'default'  # it has ended and was started again by somebody
     sampler.sample(request())
@@ -236,9 +223,7 @@ def test_a_server_that_always_has_old_weights_ends_the_run(serve, engine):
         sampler.sample(request())
 
 
-def test_weights_are_sent_again_if_the_server_refuses_them_once(serve, engine, model):
-    server = serve()
-    sampler = begun(engine(server))
+def test_weights_are_sent_again_if_the_server_refuses_them_once(server, sampler, model):
     server.faults.refuses_weights = 1
     sampler.load(model.state_dict(), 2)
     assert sampler.sample(request()).length.min() > 0
@@ -278,8 +263,7 @@ def test_folders_of_killed_runs_are_removed_and_those_of_others_are_not(serve, e
     assert rows_of(other.sample(request()))  # its folder is there
 
 
-def test_nothing_is_left_and_it_opens_again(serve, engine, tmp_path):
-    sampler = begun(engine(serve()))
+def test_nothing_is_left_and_it_opens_again(sampler, tmp_path):
     first = rows_of(sampler.sample(request()))
     assert list(tmp_path.iterdir())
     sampler.close()
