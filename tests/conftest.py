@@ -25,6 +25,12 @@ def pytest_configure(config):
         import_ding()
 
 
+def pytest_itemcollected(item):
+    """A test of no other kind is a unit test."""
+    if not any(item.get_closest_marker(kind) for kind in ('envtest', 'algotest', 'cudatest')):
+        item.add_marker('unittest')
+
+
 @pytest.fixture
 def tiny_config() -> dict:
     return dict(TINY)
@@ -40,10 +46,16 @@ def tiny_model():
 
 
 @pytest.fixture
-def think_answer(tmp_path, monkeypatch):
+def own_folder(tmp_path, monkeypatch):
+    """A new folder, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def think_answer(own_folder):
     """The shipped config made small, in a folder of its own: (main_config, create_config)."""
     from tests.shipped import small
-    monkeypatch.chdir(tmp_path)
     return small('think_answer_grpo')
 
 

@@ -8,7 +8,6 @@ from dizoo_llm.envs import TokenEnv
 from tests.cases import long
 from tests.policies import reward, sample_groups, token_policy
 
-pytestmark = pytest.mark.unittest
 CONFIG = dict(
     model_type='llama',
     vocab_size=64,

@@ -13,7 +13,6 @@ from ding_grpo.act.distributions import NEVER, distribution
 from ding_grpo.data.batch import Batch
 from tests.policies import CONTINUOUS, DISCRETE, HYBRID, Timestep, step_policy
 
-pytestmark = pytest.mark.unittest
 SEVERAL = dict(DISCRETE, action_shape=[4, 2, 3])
 KINDS = [
     (DISCRETE, Discrete(4, start=7)),

@@ -12,8 +12,6 @@ from ding_grpo.act.initial_weights import init_as_ppo
 from tests.policies import CONTINUOUS, DISCRETE, HYBRID, make_policy, step_policy
 from tests.shipped import small
 
-pytestmark = pytest.mark.unittest
-
 
 @pytest.mark.parametrize('share_encoder', [False, True])
 @pytest.mark.parametrize('shape', [DISCRETE, CONTINUOUS, HYBRID], ids=['discrete', 'continuous', 'hybrid'])

@@ -13,7 +13,6 @@ from tests.cases import long
 from tests.model.helper import CPU, tokens_read, uniform
 from tests.policies import SETTINGS, Chatter, sample_dialogues, token_policy
 
-pytestmark = pytest.mark.unittest
 LLAMA = dict(model_type='llama', hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)
 WINDOW = dict(LLAMA, model_type='mistral', sliding_window=6, num_key_value_heads=2)
 LEARNED = dict(model_type='gpt2', n_embd=32, n_layer=2, n_head=4, n_positions=64)  # positions end where rows do

@@ -6,7 +6,6 @@ from ding_common import NumericError
 from dizoo_llm.envs import TokenEnv
 from tests.policies import CONTINUOUS, DISCRETE, step_policy, token_policy
 
-pytestmark = pytest.mark.unittest
 NAN, INF = float('nan'), float('inf')
 
 

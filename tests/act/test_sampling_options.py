@@ -15,7 +15,6 @@ from tests.policies import (
     BY_TURN, SETTINGS, Chatter, change, make_batch, reward, sample_dialogues, sample_groups, token_policy
 )
 
-pytestmark = pytest.mark.unittest
 BIAS = [(4, 1.5), (7, -2.0), (2, 0.5)]
 PENALTY = dict(type='repetition_penalty', penalty=1.8)
 GRAMMAR = dict(type='grammar_of_test:even_after_odd')

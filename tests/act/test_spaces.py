@@ -11,8 +11,6 @@ from torch import nn
 from ding_common import ConfigError
 from tests.policies import CONTINUOUS, DISCRETE, HYBRID, step_policy
 
-pytestmark = pytest.mark.unittest
-
 
 @pytest.mark.parametrize(
     'model, observations, actions, message',

@@ -12,8 +12,6 @@ from ding_grpo.act.distributions import Gaussian
 from ding_grpo.data.batch import Batch
 from tests.policies import CONTINUOUS, DISCRETE, Seen, Timestep, sample_steps, step_policy, weights
 
-pytestmark = pytest.mark.unittest
-
 
 def two_groups(policy):
     """Of uneven lengths, with other returns at each step."""

@@ -9,8 +9,6 @@ from dizoo_llm.tasks import ThinkAnswerTask
 from dizoo_llm.text.tokenizer import build_char_tokenizer, build_word_tokenizer, load_tokenizer
 from tests.policies import OpenPolicy, Step, token_policy
 
-pytestmark = pytest.mark.unittest
-
 
 @pytest.fixture
 def obs():

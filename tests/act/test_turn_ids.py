@@ -1,5 +1,4 @@
 """The tokens that a policy sampled are the tokens that it learns, whatever text they are."""
-import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -40,7 +39,6 @@ def byte_pairs():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token='<eos>')
 
 
-@pytest.mark.unittest
 def test_learned_ids_are_the_sampled_ids_with_byte_pairs(monkeypatch):
     tokenizer, sampled = byte_pairs(), {}
     monkeypatch.setattr('dizoo_llm.text.encoder.create_tokenizer', lambda *args: tokenizer)

@@ -24,13 +24,8 @@ from tests.dizoo_llm.helper import write
 from tests.processes import Process, run_code, run_ding
 from tests.runs import metrics, weights
 
-pytestmark = pytest.mark.envtest
+pytestmark = [pytest.mark.envtest, pytest.mark.usefixtures('own_folder')]
 FEW = dict(groups=1, group_size=2, n_evaluator_episode=1, exp_name='run')  # of environments of gymnasium
-
-
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def varied(completion):

@@ -12,16 +12,11 @@ from ding_grpo import GRPO
 from tests.bonus.helper import right, small
 from tests.runs import metrics
 
-pytestmark = pytest.mark.envtest
+pytestmark = [pytest.mark.envtest, pytest.mark.usefixtures('own_folder')]
 
 
 def short(completion):
     return None if len(set(completion)) == 2 else 1.0
-
-
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def test_a_script_for_an_agent_of_ding_engine():

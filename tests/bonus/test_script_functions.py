@@ -7,7 +7,6 @@ import pytest
 
 from ding_grpo.bonus.sources import of_script, source_of
 
-pytestmark = pytest.mark.unittest
 SCRIPT = """
 import math
 import re as regex

@@ -12,8 +12,6 @@ from ding_grpo.config.moved import written
 from ding_grpo.words import LIBRARIES, answer, main
 from dizoo_llm.envs.options import ENV_OPTIONS
 
-pytestmark = pytest.mark.unittest
-
 
 @pytest.mark.parametrize('library', LIBRARIES)
 def test_every_word_has_a_key_that_exists(library):

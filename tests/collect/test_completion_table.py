@@ -1,10 +1,7 @@
-import pytest
 import torch
 
 from ding_common import read_json_lines
 from ding_grpo.collect.completion_table import CompletionTable
-
-pytestmark = pytest.mark.unittest
 
 
 def info(text, a, failed=None):

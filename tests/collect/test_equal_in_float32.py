@@ -11,7 +11,6 @@ def group(exact, learned=None):
     return Collected(dict(reward=reward), [dict(exact_reward=value) for value in exact], 1, 0)
 
 
-@pytest.mark.unittest
 class TestEqualInFloat32:
 
     @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ def prompts(samples):
     return [str(s['prompt'].tolist()) for s in samples]
 
 
-@pytest.mark.unittest
 def test_of_an_info_only_plain_entries_are_kept():
     """The rest may be what neither a checkpoint nor another process can take."""
     group = Group(0, [4, 5])
@@ -113,8 +112,7 @@ class TestGroupCollector:
             assert 'completions at update 0\n' in text and 'completions at update 50\n' in text
             assert 'completions at update 1\n' not in text and 'format' in text
 
-    def test_policy_that_does_not_learn_from_groups(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
+    def test_policy_that_does_not_learn_from_groups(self, own_folder):
         main, create = small('cartpole_ppo')
         create.collector = EasyDict(type='group')
         with pytest.raises(ConfigError, match="collector.type = 'group'.*does not learn from groups"):

@@ -29,7 +29,6 @@ class RewardByPrompt(DingTokenEnv):
         return step._replace(reward=np.array([[0., 1., float(action[0] % 2)][number]], dtype=np.float32))
 
 
-@pytest.mark.unittest
 def test_epochs_have_every_problem_once_as_a_function_of_seed_and_position():
     drawn = draw(ProblemOrder(3, 10), 0, 40)
     epochs = [drawn[i:i + 10] for i in range(0, 40, 10)]
@@ -39,7 +38,6 @@ def test_epochs_have_every_problem_once_as_a_function_of_seed_and_position():
     assert draw(ProblemOrder(4, 10), 0, 40) != drawn
 
 
-@pytest.mark.unittest
 class TestProblemPools:
 
     def test_without_success_rates_it_is_the_epoch_order(self):

@@ -70,7 +70,6 @@ def batch(rewards, baselines, group):
     return make_batch(weight, reward=reward, baseline=torch.tensor(baselines), group=torch.tensor(group))
 
 
-@pytest.mark.unittest
 class TestAdvantage:
 
     def test_by_hand(self):

@@ -21,7 +21,6 @@ from tests.policies import make_policy
 from tests.shipped import small
 
 pytest.importorskip('peft')
-pytestmark = pytest.mark.unittest
 IDS = torch.tensor([[1, 2, 3, 4]])
 
 

@@ -6,7 +6,6 @@ from easydict import EasyDict
 
 from ding_common import ConfigError, Rule, check_arguments, check_config, nearest, require_dict
 
-pytestmark = pytest.mark.unittest
 DEFAULT = dict(
     learn=dict(learning_rate=1e-3, epochs=2, on=True, name='a', free={}, anything=None, items=[1], share=0.5)
 )

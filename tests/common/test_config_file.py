@@ -10,31 +10,25 @@ from dizoo_llm.play import main as play
 from dizoo_llm.sft import main as sft
 from tests.shipped import path_of
 
-pytestmark = pytest.mark.unittest
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures('own_folder')
 
 
 @pytest.mark.parametrize('ending', ['', '_config', '_config.py'])
-def test_a_shipped_config_by_its_name(folder, ending):
-    (folder / 'think_answer_grpo').mkdir()  # a folder, as of a run, is not a config
+def test_a_shipped_config_by_its_name(own_folder, ending):
+    (own_folder / 'think_answer_grpo').mkdir()  # a folder, as of a run, is not a config
     assert find_config(f'think_answer_grpo{ending}') == path_of('think_answer_grpo')
 
 
 @pytest.mark.parametrize('file', ['think_answer_grpo', 'think_answer_grpo.py', 'think_answer_grpo_config.py'])
-def test_a_file_in_the_current_folder_wins(folder, file):
-    (folder / file).write_text('')
+def test_a_file_in_the_current_folder_wins(own_folder, file):
+    (own_folder / file).write_text('')
     assert find_config('think_answer_grpo') == file
 
 
-def test_a_path_stays_as_it_is(folder, monkeypatch):
-    monkeypatch.setenv('HOME', str(folder))
-    (folder / 'a.py').write_text('')
-    for path in (str(folder / 'a.py'), '~/a.py', str(folder)):
+def test_a_path_stays_as_it_is(own_folder, monkeypatch):
+    monkeypatch.setenv('HOME', str(own_folder))
+    (own_folder / 'a.py').write_text('')
+    for path in (str(own_folder / 'a.py'), '~/a.py', str(own_folder)):
         assert find_config(path) == path
 
 
@@ -51,8 +45,8 @@ def test_an_unknown_name_ends_in_one_line_with_the_nearest(name):
     )
 
 
-def test_a_command_says_which_file_it_takes(folder, capsys):
-    (folder / 'mine.py').write_text('')
+def test_a_command_says_which_file_it_takes(own_folder, capsys):
+    (own_folder / 'mine.py').write_text('')
     path = ConfigFile().convert('think_answer_grpo', None, None)
     assert capsys.readouterr().err == f'config: {path}\n' and os.path.isfile(path)
     assert ConfigFile().convert('mine.py', None, None) == 'mine.py' and capsys.readouterr().err == ''

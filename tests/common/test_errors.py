@@ -2,7 +2,6 @@ import pytest
 
 from ding_common import TaskError, describe, unwrap_task_error
 
-pytestmark = pytest.mark.unittest
 ODD = TaskError("it's [odd]\n")
 # What DI-engine's managers make of an error in an environment.
 STEP = 'Env 3 step has exceeded max retries(1), and the latest exception is: '

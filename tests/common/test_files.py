@@ -5,8 +5,6 @@ import pytest
 from ding_common import ConfigError
 from ding_common.files import import_name, run_file
 
-pytestmark = pytest.mark.unittest
-
 
 def test_what_a_file_defines_can_be_pickled(tmp_path):
     (tmp_path / 'a.b.py').write_text('x = 3\nclass Kind(str):\n    pass\ndef double(x):\n    return 2 * x')

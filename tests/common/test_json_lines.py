@@ -2,8 +2,6 @@ import pytest
 
 from ding_common import append_json, json_lines, read_json_lines
 
-pytestmark = pytest.mark.unittest
-
 
 def test_records_come_back_in_order(tmp_path):
     path = str(tmp_path / 'a' / 'b.jsonl')

@@ -7,7 +7,6 @@ from ding_common.processes.memory import MemoryMeter, peak_memory
 from tests.collect.helper import make_collector
 from tests.policies import make_policy
 
-pytestmark = pytest.mark.unittest
 SIZE = 160  # MiB
 
 

@@ -10,8 +10,6 @@ from dizoo_llm.envs import TokenEnv
 from dizoo_llm.text.tokenizer import build_word_tokenizer, end_ids, load_tokenizer
 from tests.handed_over.helper import DEEP, change, write
 
-pytestmark = pytest.mark.unittest
-
 
 def load(folder, config=None):
     return build_causal_lm(folder if folder is None else str(folder), config, 'float32', None, 'policy.model')

@@ -14,7 +14,6 @@ from ding_common.processes.packing import pack, unpack
 from ding_grpo.policy import GRPOPolicy
 from tests.processes import meet
 
-pytestmark = pytest.mark.unittest
 GONE = r'process {}: (another process|process {} \(pid \d+\)) of this run has exited'
 
 

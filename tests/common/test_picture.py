@@ -1,9 +1,6 @@
-import pytest
-
 from ding_common.output.picture import finish, line_style, new_figure
 
 
-@pytest.mark.unittest
 def test_a_legend_that_covers_no_axes_and_names_lines_that_differ(tmp_path):
     assert len({tuple(line_style(i).values()) for i in range(28)}) == 28
     for names in (['seed 0', 'seed 1'], []):

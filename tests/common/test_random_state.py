@@ -7,7 +7,6 @@ import torch
 from ding_common.processes.random_state import random_state_kept
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('fails', [False, True])
 def test_generators_continue_as_if_nothing_was_drawn(fails):
 

@@ -8,7 +8,6 @@ from ding_common import ConfigError, Rule, code_of
 from ding_common.config.create_config import check_names
 from ding_common.config.env_config import check_env_config, pop_number
 
-pytestmark = pytest.mark.unittest
 check = partial(check_env_config, default=dict(length=1), rules=dict(length=Rule.integer(1)))
 
 

@@ -6,8 +6,6 @@ from ding_common import ConfigError, read_config_file
 from ding_common.config.settings import change, parsed, sweep
 from tests.shipped import path_of
 
-pytestmark = pytest.mark.unittest
-
 
 @pytest.mark.parametrize(
     'text, value',

@@ -1,12 +1,8 @@
 """The config that a run writes into its folder, as data."""
 from functools import partial
 
-import pytest
-
 from ding_common.config.total_config import as_literals, read_total_config
 from ding_grpo.run.around import save_config
-
-pytestmark = pytest.mark.unittest
 
 
 def scorer(completion):

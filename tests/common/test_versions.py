@@ -23,7 +23,6 @@ def required(monkeypatch):
     return require
 
 
-@pytest.mark.unittest
 def test_a_version_beyond_its_bounds_is_named(required):
     required('transformers>=1,<2', 'DI-engine<99', 'torch<1')
     line, = versions.untested()
@@ -31,7 +30,6 @@ def test_a_version_beyond_its_bounds_is_named(required):
     assert line.endswith("pip install 'transformers<2,>=1'")
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('lines', [['no_such_package<2; extra == "lora"'], []])
 def test_neither_an_extra_that_is_not_installed_nor_a_package_on_the_path_alone(required, monkeypatch, lines):
     monkeypatch.setattr(versions, 'BENEATH', ('no_such_package', ))

@@ -9,7 +9,7 @@ from ding_grpo import compare
 from tests.runs import evaluations
 from tests.shipped import load, write
 
-pytestmark = pytest.mark.envtest
+pytestmark = [pytest.mark.envtest, pytest.mark.usefixtures('own_folder')]
 OFTEN = 'main_config.policy.eval.evaluator.eval_freq = 2'
 
 
@@ -25,11 +25,6 @@ def call(*args):
 def table(folder):
     with open(f'{folder}/comparison.csv') as f:
         return list(csv.DictReader(f))
-
-
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def test_table_picture_and_resuming():

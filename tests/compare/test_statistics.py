@@ -3,7 +3,6 @@ from scipy.stats import mannwhitneyu
 
 from ding_grpo.compare.statistics import interquartile_mean, probability_of_improvement
 
-pytestmark = pytest.mark.unittest
 NEVER = float('-inf')
 
 

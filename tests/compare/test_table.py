@@ -6,7 +6,6 @@ from ding_common import ConfigError
 from ding_grpo.compare import picture, runs, table
 from tests.shipped import path_of
 
-pytestmark = pytest.mark.unittest
 STEPS = 'P(a needs fewer steps)'
 RETURN = 'P(a has a higher final return)'
 

@@ -71,8 +71,7 @@ def kill(pid, wait=True):
             process.join()
 
 
-def test_environments_end_with_their_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_environments_end_with_their_run(own_folder):
     run = os.fork()
     if run == 0:
         try:

@@ -15,8 +15,7 @@ from tests.shipped import load
 pytestmark = pytest.mark.envtest
 
 
-def test_ppo_trains_where_the_environment_has_none_for_a_space(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_ppo_trains_where_the_environment_has_none_for_a_space(own_folder):
     main, create = load('cartpole_ppo', exp_name='run')
     create.env = dict(type='of_a_user')
     numbers = dict(collector_env_num=2, evaluator_env_num=2, n_evaluator_episode=2, stop_value=99.)

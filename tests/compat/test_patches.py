@@ -13,7 +13,6 @@ from ding_common import ConfigError
 from ding_grpo.entry.build import compiled
 from ding_grpo.run.around import around_run, save_config
 
-pytestmark = pytest.mark.unittest
 train = ding.entry.serial_pipeline_onpolicy
 
 

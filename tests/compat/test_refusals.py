@@ -13,7 +13,6 @@ from tests.shipped import path_of
 WAY_OUT = 'grpo learns from whole groups that its own weights have just sampled. Use ding -m serial_onpolicy'
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('mode', ['parallel', 'dist', 'serial_offline'])
 def test_other_modes_of_the_command(mode, capsys):
     with pytest.raises(SystemExit):
@@ -34,7 +33,6 @@ def test_other_modes_of_the_bare_command(mode, pipeline, tmp_path):
     assert run.returncode == 1 and f'Error: {pipeline}: {WAY_OUT}' in run.stderr
 
 
-@pytest.mark.unittest
 def test_a_module_is_changed_once_it_is_imported(tmp_path, monkeypatch):
     (tmp_path / 'imported_late.py').write_text('value = 1')
     monkeypatch.syspath_prepend(tmp_path)

@@ -39,7 +39,6 @@ def run(code):
     assert (found.returncode, found.stdout, found.stderr) == (0, '', '')
 
 
-@pytest.mark.unittest
 def test_losses_import_torch_alone_and_the_parts_are_registered_with_ding():
     run(UNTOUCHED + REGISTERED)
 

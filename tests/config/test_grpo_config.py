@@ -10,8 +10,6 @@ from dizoo_llm.envs import options
 from tests.policies import PRESET, make_policy, token_policy
 from tests.shipped import small
 
-pytestmark = pytest.mark.unittest
-
 
 def test_single_choices_stand_on_top_of_the_preset():
     dapo = token_policy(**dict(PRESET, loss='dapo')).updater.loss_config

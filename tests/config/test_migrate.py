@@ -9,7 +9,6 @@ from ding_grpo.config.moved import MOVED, PROCESSORS, check_moved
 from ding_grpo.migrate import main, migrated
 from tests import shipped
 
-pytestmark = pytest.mark.unittest
 OLD = '''# a config for grpo
 main_config = dict(
     policy=dict(

@@ -7,7 +7,6 @@ from dizoo_llm.envs import TokenEnv
 from tests.policies import CONTINUOUS, DISCRETE, PRESET, Chatter, step_policy, token_policy
 from tests.shipped import small
 
-pytestmark = pytest.mark.unittest
 DPPO = dict(surrogate='dppo_tv')
 RPP = dict(adv_method='reinforce_plus_plus')
 OTB = dict(adv_method='optimal_token_baseline')

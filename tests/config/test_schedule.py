@@ -9,7 +9,6 @@ from ding_grpo.config.sections.update import SCHEDULES
 from ding_grpo.config.schedule import Schedule
 from tests.policies import resumed, same_reward, token_policy, update
 
-pytestmark = pytest.mark.unittest
 SPECIFIC = dict(
     cosine_with_min_lr=dict(min_lr_rate=0.1),
     cosine_warmup_with_min_lr=dict(min_lr_rate=0.1),

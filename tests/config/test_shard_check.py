@@ -22,7 +22,6 @@ def check(**changes):
     check_policy_config(cfg, default)
 
 
-@pytest.mark.unittest
 class TestShard:
 
     def test_the_defaults(self):

@@ -10,7 +10,6 @@ from ding_grpo.rl_utils import SURROGATES
 from tests.policies import sample_groups, token_policy, weights
 from tests.runs import train
 
-pytestmark = pytest.mark.unittest
 PAGE = os.path.join(os.path.dirname(__file__), '..', '..', 'docs', 'reference', 'losses.md')
 LOSSES = open(PAGE, encoding='utf-8').read()
 SPO = re.search(r'```python\n(.*?)```', LOSSES, re.DOTALL)[1]

@@ -7,8 +7,6 @@ from ding_grpo.data.folding import fold_group
 from ding_grpo.data.micro_batch import split_rows
 from ding_grpo.learn.metrics import batch_metrics, repetition
 
-pytestmark = pytest.mark.unittest
-
 
 def transition(action, reward, kept=None, prompt=(5, 6), turn=0, parts=None, truncated=None):
     """A step with the log-probabilities -1, -2, ..."""

@@ -10,8 +10,6 @@ from ding_grpo.extras.value_loss import ValueLoss
 from ding_grpo.model import CausalLM
 from tests.policies import reward, sample_groups, token_policy, weights
 
-pytestmark = pytest.mark.unittest
-
 
 def repeated(samples, rows):
     """The samples with some rows in place of others."""

@@ -8,8 +8,6 @@ from ding_common.processes.memory import memory_advice
 from ding_grpo.data.micro_batch import share_rows, split_rows
 from tests.policies import gradient, make_batch, reward, sample_groups, token_policy, update, weights
 
-pytestmark = pytest.mark.unittest
-
 
 def batch(lengths, prompts):
     """Rows of these lengths; groups by name, each with a prompt of five tokens."""

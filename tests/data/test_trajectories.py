@@ -11,8 +11,6 @@ from ding_grpo.learn.advantage import Advantage
 from dizoo_llm.envs import TokenEnv
 from tests.policies import token_policy
 
-pytestmark = pytest.mark.unittest
-
 
 def step(prompt, action, trajectory, turn=0, reward=0., failed=False):
     rewards = torch.zeros(len(action))

@@ -32,7 +32,6 @@ def check(folder, trained, start, share):
         torch.testing.assert_close(weight, (1 - share) * trained[name] + share * start[name], rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.unittest
 class TestInterpolate:
 
     @pytest.mark.parametrize('share, option', [(0.2, []), (0.5, ['--share', '0.5'])])

@@ -22,10 +22,9 @@ def score(problem, completion):
 
 
 @pytest.fixture
-def play(tmp_path, monkeypatch):
+def play(own_folder, tmp_path, monkeypatch):
     """Prompts a model under a config's ``env``: (prompt, env) -> the text that the model reads and how much it may
     write, the result."""
-    monkeypatch.chdir(tmp_path)
     write_model_and_data(TINY)
     tokenizer = load_tokenizer('base')
     tokenizer.chat_template = CHAT + "{% if enable_thinking is defined %}{{ enable_thinking }}{% endif %}"
@@ -47,7 +46,6 @@ def play(tmp_path, monkeypatch):
     return of
 
 
-@pytest.mark.unittest
 class TestPlay:
 
     @pytest.mark.parametrize(

@@ -146,7 +146,6 @@ ENVIRONMENTS = [
 
 @pytest.mark.envtest
 @pytest.mark.parametrize('options, told', ENVIRONMENTS, ids=[told[:40] for _, told in ENVIRONMENTS])
-def test_an_environment_refuses(options, told, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_an_environment_refuses(options, told, own_folder):
     with pytest.raises(ConfigError, match=told):
         TokenEnv(**options)

@@ -24,8 +24,7 @@ SHORT = dict(max_steps=2, eval_problems=1)
 
 
 @pytest.fixture
-def config(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def config(tmp_path, own_folder):
     (tmp_path / 'sums.py').write_text(TASK)
     return EasyDict(
         exp_name='run',
@@ -39,7 +38,6 @@ def weights(folder):
     return AutoModelForCausalLM.from_pretrained(folder).state_dict()
 
 
-@pytest.mark.unittest
 class TestSFT:
 
     def test_learns_and_writes_a_folder_that_answers(self, config):
@@ -143,7 +141,6 @@ class Always(GuessTask):
 GUESS = dict(task=dict(type='guess'), max_new_tokens=2, max_turns=3, max_reply_tokens=2)
 
 
-@pytest.mark.unittest
 class TestGame:
 
     def test_only_the_policys_turns_are_learned(self):

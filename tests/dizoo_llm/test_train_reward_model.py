@@ -26,7 +26,6 @@ def config(folder, model=MODEL, **changes):
     )
 
 
-@pytest.mark.unittest
 class TestPairs:
 
     def test_of_a_file(self, tmp_path):

@@ -6,8 +6,6 @@ from ding_common import ConfigError, PeerError
 from tests.engine.conftest import MODEL, gap, make_model
 from tests.engine.test_sampler import PROMPTS, begun, request
 
-pytestmark = pytest.mark.unittest
-
 
 @pytest.fixture
 def with_adapters(tmp_path):

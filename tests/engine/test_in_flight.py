@@ -6,11 +6,9 @@ from ding_grpo.engine.answers import Answer
 from ding_grpo.engine.proof import exchanged, log_probs
 from ding_grpo.engine.server import Row
 from ding_grpo.rollout import EarlyStop, Sampling
-from tests.engine.test_run import folder, policy_server, with_engine  # noqa: F401
+from tests.engine.test_run import policy_server, with_engine  # noqa: F401
 from tests.engine.test_sampler import PROMPTS, begun, request, rows_of
 from tests.runs import each_update, metrics, train
-
-pytestmark = pytest.mark.unittest
 
 
 class Learner:

@@ -8,7 +8,6 @@ from ding_common import ConfigError
 from ding_grpo.config.keys import DEFAULTS
 from ding_grpo.engine.options import EngineOptions, check_sampling
 
-pytestmark = pytest.mark.unittest
 URL = 'http://127.0.0.1:8000'
 
 

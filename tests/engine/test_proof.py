@@ -7,8 +7,6 @@ from ding_grpo.model import CausalLM
 from ding_grpo.rollout import Sampling
 from tests.engine.conftest import MODEL, Letters
 
-pytestmark = pytest.mark.unittest
-
 
 def begin(engine):
     """As before the first rows of a run."""

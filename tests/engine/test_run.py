@@ -15,13 +15,8 @@ from tests.processes import ROOT
 from tests.runs import each_update, evaluations, metrics, state, train
 from tests.shipped import small
 
-pytestmark = pytest.mark.unittest
+pytestmark = pytest.mark.usefixtures('own_folder')
 LAUNCHED = os.path.join(ROOT, 'tests/engine/launched')
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def with_engine(**engine):
@@ -31,7 +26,7 @@ def with_engine(**engine):
 
 
 @pytest.fixture
-def policy_server(serve):
+def policy_server(serve, own_folder):
     torch.manual_seed(5)
     config = dict(small('think_answer_grpo')[0].policy.model.config, vocab_size=32)
     return serve(CausalLM(config=config))

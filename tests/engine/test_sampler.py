@@ -12,7 +12,6 @@ from ding_grpo.engine import pool, requests
 from ding_grpo.rollout import EarlyStop, Sampling
 from tests.engine.conftest import gap
 
-pytestmark = pytest.mark.unittest
 PROMPTS = [torch.tensor(ids) for ids in ([3, 4, 5], [3, 4, 5], [6, 7], [8, 9, 10, 11])]
 
 

@@ -31,7 +31,6 @@ def completed(create=TOKENS, policy={}, **env):
     return main.env, main.policy, create
 
 
-@pytest.mark.unittest
 class TestNames:
 
     def test_of_the_plugin_unless_they_are_written(self):
@@ -67,7 +66,6 @@ class TestNames:
             completed(dict(TOKENS, **create), **env)
 
 
-@pytest.mark.unittest
 class TestNumbers:
 
     @pytest.mark.parametrize(
@@ -137,7 +135,6 @@ class TestNumbers:
         assert completed(policy=policy)[0].tokenizer.pretrained == str(tmp_path)
 
 
-@pytest.mark.unittest
 class TestShipped:
 
     def test_a_shipped_config_has_what_its_file_writes(self, tmp_path):
@@ -190,8 +187,7 @@ create_config = EasyDict(env=dict(type='token_env'), policy=dict(type='grpo'))
 @pytest.mark.envtest
 class TestWaysIn:
 
-    def test_commands(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
+    def test_commands(self, tmp_path, own_folder):
         (tmp_path / 'short.py').write_text(SHORT)
         for options in ('-m serial_onpolicy', '-m eval --load-path run/ckpt/ckpt_best.pth.tar'):
             result = CliRunner().invoke(command(), ['-c', 'short.py', *options.split()])
@@ -199,8 +195,7 @@ class TestWaysIn:
         assert 'Eval is over!' in result.output
         assert 'findings: ' in CliRunner().invoke(check.main, ['-c', 'short.py']).output
 
-    def test_from_python_the_configs_of_the_caller_stay(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
+    def test_from_python_the_configs_of_the_caller_stay(self, own_folder):
         main, create = small('think_answer_grpo', policy=dict(run=dict(num_updates=1)))
         for key in ('collector_env_num', 'evaluator_env_num', 'n_evaluator_episode'):
             main.env.pop(key)
@@ -216,16 +211,14 @@ class TestWaysIn:
             ('cartpole_grpo', ['evaluator_env_num', 'n_evaluator_episode']),
         ]
     )
-    def test_one_line_where_a_number_cannot_be_derived(self, tmp_path, monkeypatch, name, keys):
-        monkeypatch.chdir(tmp_path)
+    def test_one_line_where_a_number_cannot_be_derived(self, own_folder, name, keys):
         main, create = small(name)
         for key in keys:
             main.env.pop(key)
         with pytest.raises(ConfigError, match=f'env.{keys[0]}: missing; must be an integer of at least 1'):
             train((main, create))
 
-    def test_one_line_without_an_environment(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
+    def test_one_line_without_an_environment(self, own_folder):
         main, create = small('think_answer_grpo')
         create.pop('env')
         with pytest.raises(ConfigError, match='^create_config.env.type: missing; must be a registered environment'):

@@ -12,7 +12,6 @@ from ding_grpo.entry.describe import sections
 from ding_grpo.train import train
 from tests.processes import ROOT
 
-pytestmark = pytest.mark.unittest
 SCRIPT = 'from ding_grpo.__main__ import main; main()'  # as an installed ding-grpo
 
 

@@ -4,8 +4,6 @@ from click.testing import CliRunner
 
 from ding_grpo.__main__ import command
 
-pytestmark = pytest.mark.unittest
-
 
 def told(*arguments):
     result = CliRunner().invoke(command(), list(arguments))

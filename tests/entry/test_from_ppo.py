@@ -19,6 +19,7 @@ from ding_grpo.from_ppo import Source, convert, write
 from tests.cases import brief
 from tests.runs import evaluations, metrics, train
 
+pytestmark = pytest.mark.usefixtures('own_folder')
 DIZOO = os.path.dirname(dizoo.__file__)
 # Each config of DI-engine's on-policy PPO: it is converted and starts, or is refused in a line with these words.
 STARTS = (
@@ -68,12 +69,6 @@ main_config, create_config = EasyDict(main_config), EasyDict(create_config)
 def shipped(name):
     """Path of a config of DI-engine."""
     return min(glob.glob(f'{DIZOO}/**/config/**/{name}_config.py', recursive=True), key=len)
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def conversion(text, *options):
@@ -198,11 +193,12 @@ class TestTypeChanged:
         train(config, 1, batch_groups=17)
         assert len(metrics()) == 1
 
-    def test_without_a_collector_it_is_group(self, folder):
+    def test_without_a_collector_it_is_group(self, own_folder):
         converted('cartpole_ppo')
-        text = (folder / 'grpo_config.py').read_text().replace("collector=dict(\n        type='group',\n    ),", '')
+        text = (own_folder / 'grpo_config.py').read_text().replace("collector=dict(\n        type='group',\n    ),", '')
         assert "type='group'" not in text
-        (folder / 'c.py').write_text(text.replace('n_evaluator_episode=5', 'n_evaluator_episode=1').replace('=5', '=1'))
+        text = text.replace('n_evaluator_episode=5', 'n_evaluator_episode=1')
+        (own_folder / 'c.py').write_text(text.replace('=5', '=1'))
         ended = CliRunner().invoke(cli, ['-m', 'serial_onpolicy', '-c', 'c.py', '--train-iter', '1'])
         assert ended.exception is None and '2 groups x 8 = 16 episodes an update, batches of 1 groups' in ended.output
 
@@ -212,7 +208,6 @@ def ppo(**policy):
     return main, EasyDict(policy=dict(type='ppo'), env=dict(type='e'), env_manager=dict(type='base'))
 
 
-@pytest.mark.unittest
 class TestConvert:
 
     @pytest.mark.parametrize('length, groups', [(100., 6), (1., 16), (1e6, 2)])
@@ -264,9 +259,9 @@ class TestConvert:
         with pytest.raises(ConfigError, match=r'main_config.a = .*: cannot be written to a file'):
             write(dict(a=object()), source, {})
 
-    def test_a_file_that_exists_is_kept(self, folder):
-        (folder / 'a_grpo_config.py').write_text('mine')
+    def test_a_file_that_exists_is_kept(self, own_folder):
+        (own_folder / 'a_grpo_config.py').write_text('mine')
         text = WRITTEN.format(module=CARTPOLE, shape='4', rate='1e-3', kind='ppo')
         code, lines, _ = conversion(text)
-        assert code == 1 and '--overwrite' in lines[-1] and (folder / 'a_grpo_config.py').read_text() == 'mine'
-        assert conversion(text, '--overwrite')[0] == 0 and (folder / 'a_grpo_config.py').read_text() != 'mine'
+        assert code == 1 and '--overwrite' in lines[-1] and (own_folder / 'a_grpo_config.py').read_text() == 'mine'
+        assert conversion(text, '--overwrite')[0] == 0 and (own_folder / 'a_grpo_config.py').read_text() != 'mine'

@@ -39,9 +39,8 @@ def write_sft(env, model):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, own_folder):
     """The current folder, with an earlier run's."""
-    monkeypatch.chdir(tmp_path)
     for name in ('model/config.json', 'evaluations.jsonl', 'total_config.py', 'log/serial/events', 'ckpt/best'):
         path = tmp_path / 'run' / name
         path.parent.mkdir(parents=True, exist_ok=True)

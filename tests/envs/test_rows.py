@@ -121,11 +121,6 @@ def run(kind, name, **changes):
 
 
 @pytest.fixture
-def own_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
 def cartpoles():
     """A manager of two environments, and the collect mode of a policy for them."""
     cfg = EasyDict(BaseEnvManager.default_config(), type='base')

@@ -6,7 +6,6 @@ import pytest
 from ding_grpo.evaluate.pass_at_k import interval_of_mean, over_problems, pass_at_k
 
 
-@pytest.mark.unittest
 class TestPassAtK:
 
     @pytest.mark.parametrize('samples', [1, 2, 5])

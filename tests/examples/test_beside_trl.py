@@ -17,8 +17,7 @@ LETTERS = ''.join(map(chr, range(32, 127)))
 
 
 @pytest.mark.envtest
-def test_data_reward_and_program(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_data_reward_and_program(own_folder, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(os.path.join(ROOT, FOLDER))
     (tmp_path / 'prepare.py').write_text('\n'.join(read(os.path.join(FOLDER, 'prepare.py')).splitlines()[:-1]))
     runpy.run_path('prepare.py')
@@ -38,7 +37,6 @@ def test_data_reward_and_program(tmp_path, monkeypatch):
     assert run['correct']([[dict(role='assistant', content='2 + 3 = 5.')]] * 2, ['5', '6']) == [1.0, 0.0]
 
 
-@pytest.mark.unittest
 def test_the_page_shows_the_files():
     page = read('docs/results/side_by_side.md')
     for name in ('rewards.py', 'with_ding_grpo.py', 'with_trl.py'):

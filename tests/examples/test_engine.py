@@ -70,7 +70,6 @@ def rows(request):
     return model, batch, torch.arange(len(WORDS)).repeat_interleave(GROUP)
 
 
-@pytest.mark.unittest
 class TestFunctions:
 
     def test_log_probs_and_their_gradients(self, rows):
@@ -99,7 +98,6 @@ class TestFunctions:
         assert not adv[group == 1].any() and not batch.adv[group == 1].any()  # exactly
 
 
-@pytest.mark.unittest
 class TestPolicy:
 
     @pytest.mark.parametrize('setting', SETTINGS)

@@ -9,7 +9,6 @@ import torch
 from .engine import PATH, disturb, example
 
 
-@pytest.mark.unittest
 class TestFile:
 
     def test_has_300_lines(self):
@@ -24,7 +23,6 @@ class TestFile:
         assert {name.split('.')[0] for name in names} - set(sys.stdlib_module_names) == {'torch', 'transformers'}
 
 
-@pytest.mark.unittest
 class TestTask:
 
     def test_no_word_with_the_letters_of_a_held_out_word_is_trained(self):
@@ -57,7 +55,6 @@ class TestTask:
         assert mask.tolist() == [[1, 1, 1, 1], [0, 1, 1, 1]]
 
 
-@pytest.mark.unittest
 class TestNumbers:
 
     def test_advantages(self):
@@ -99,7 +96,6 @@ def sampled():
     return model, batch
 
 
-@pytest.mark.unittest
 class TestSample:
 
     def test_mask_ends_with_the_first_end_token(self, sampled):
@@ -127,7 +123,6 @@ class TestSample:
             assert torch.allclose(logp[row:row + 1, :n], plain, rtol=0, atol=1e-5)
 
 
-@pytest.mark.unittest
 class TestTrain:
 
     def test_program(self, monkeypatch, capsys):

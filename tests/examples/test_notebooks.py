@@ -24,7 +24,6 @@ def kinds(notebook):
     return [[output.output_type for output in of_cell] for of_cell in outputs]
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('name', PATHS)
 def test_its_outputs_are_those_of_one_run(name):
     notebook = nbformat.read(PATHS[name], 4)

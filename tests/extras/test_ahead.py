@@ -36,9 +36,8 @@ async def score(problem, completion):
 
 
 @pytest.fixture
-def seen(tmp_path, monkeypatch):
+def seen(own_folder, monkeypatch):
     """Policy, weights and groups at the start of each update."""
-    monkeypatch.chdir(tmp_path)
     found = []
     each_update(monkeypatch, lambda _, policy, data: found.append((policy, weights(policy), copy.deepcopy(data))))
     return found
@@ -102,8 +101,7 @@ class TestRun:
                     assert torch.allclose(one['logp_old'], other['logp_old'], rtol=0, atol=1e-6)
         assert [m['envstep'] for m in metrics('sync')] == [m['envstep'] for m in metrics('ahead')]
 
-    def test_each_group_counts_once_in_the_success_rates(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
+    def test_each_group_counts_once_in_the_success_rates(self, own_folder):
         pools = dict(success_from=0.1, newest=0.3, easy_share=1., hard_share=1.)  # no problem is passed over
         for name, stale in (('sync', 0), ('ahead', 1)):
             config = ahead(collect=dict(max_staleness=stale, problem_order='pools', pools=pools))
@@ -111,8 +109,7 @@ class TestRun:
         sync, other = (state(3, name)['run']['collector']['pools']['rate'] for name in ('sync', 'ahead'))
         assert torch.equal(sync, other) and ((0 < sync) & (sync < 1)).any()
 
-    def test_scores_that_are_awaited_there_are_counted_at_the_end_of_the_run(self, tmp_path, monkeypatch, capsys):
-        monkeypatch.chdir(tmp_path)
+    def test_scores_that_are_awaited_there_are_counted_at_the_end_of_the_run(self, tmp_path, own_folder, capsys):
         (tmp_path / 't.py').write_text(PROBLEMS + SCORER_THAT_FAILS_ONCE_ELSEWHERE)
         main, create = ahead(collect=dict(max_staleness=1))
         main.env.update(task=dict(type='file', path=str(tmp_path / 't.py')), tokenizer=dict(chars='0123456789+ ='))
@@ -142,7 +139,6 @@ def process():
         each.close()
 
 
-@pytest.mark.unittest
 class TestProcess:
 
     def test_weights_that_were_put_last(self, process):
@@ -256,7 +252,6 @@ class TestProcess:
         assert plain(value) == dict(a=0.5, b=[[0, 1], (True, 'x')], c=None)
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize(
     'name, manager, policy, message', [
         (
@@ -270,8 +265,7 @@ class TestProcess:
         ('think_answer_grpo_serial', 'base', {}, 'max_staleness = 1: only available with ding -m serial_onpolicy'),
     ]
 )
-def test_refused(tmp_path, monkeypatch, name, manager, policy, message):
-    monkeypatch.chdir(tmp_path)
+def test_refused(own_folder, name, manager, policy, message):
     main, create = ahead(name, **policy)
     create.env_manager.type = manager
     with pytest.raises(ConfigError, match=message):

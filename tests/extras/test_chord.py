@@ -9,7 +9,6 @@ from ding_grpo.rl_utils import supervised_data, supervised_error
 from tests.policies import ALONE, gradient, reward, sample_groups, token_policy, update
 from tests.rl_utils.peers import assert_recorded, recorded, tensors
 
-pytestmark = pytest.mark.unittest
 PEERS = recorded('relatives')
 
 

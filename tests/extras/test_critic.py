@@ -20,7 +20,6 @@ from ding_grpo.rl_utils import LossConfig, gae_advantage
 from tests.policies import (DISCRETE, make_batch, sample_groups, sample_steps, step_policy, token_policy, update)
 from tests.shipped import small
 
-pytestmark = pytest.mark.unittest
 TORCHTUNE = json.load(open(os.path.join(os.path.dirname(__file__), '..', 'data', 'torchtune_ppo.json')))
 GAE = dict(advantage='gae')
 

@@ -9,7 +9,6 @@ from dizoo_llm.envs import TokenEnv
 from dizoo_llm.tasks import Problem, Task
 from tests.policies import ALONE, gradient, sample_groups, token_policy, update, vector
 
-pytestmark = pytest.mark.unittest
 ENV = dict(max_new_tokens=10)
 
 

@@ -10,7 +10,6 @@ from dizoo_llm.envs import TokenEnv
 from tests.policies import Chatter, gradient, make_batch, sample_dialogues, token_policy, vector
 from tests.rl_utils.peers import assert_recorded, recorded, tensors
 
-pytestmark = pytest.mark.unittest
 PEERS = recorded('relatives')
 TURNS = dict(max_turns=4, max_new_tokens=5, max_reply_tokens=10)
 WITHOUT_REWARD = dict(learning_rate=1e-9, entropy=dict(weight=0.), kl=dict(beta=0.))

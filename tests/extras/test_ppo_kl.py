@@ -13,7 +13,6 @@ from ding_grpo.rl_utils import kl_estimate
 from tests.policies import vector
 from tests.shipped import small
 
-pytestmark = pytest.mark.unittest
 BATCH = 12
 
 
@@ -124,8 +123,7 @@ def test_wrong_use(options, message):
         make(Fitting, **options)
 
 
-def test_on_tokens_through_the_pipeline(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_on_tokens_through_the_pipeline(own_folder, monkeypatch):
     learn = dict(batch_size=16, learning_rate=3e-3, kl=dict(beta=0.1, type='k3'))
     main, create = small('think_answer_ppo', policy=dict(collect=dict(n_sample=64), learn=learn))
     create.policy.type, main.env.collector_env_num = 'ppo_kl', 8

@@ -10,8 +10,6 @@ from ding_grpo.data.batch import Batch
 from ding_grpo.extras.preference import PreferenceLoss
 from tests.policies import ALONE, change, gradient, reward, sample_groups, same_reward, token_policy, update, vector
 
-pytestmark = pytest.mark.unittest
-
 
 def preferring(policy={}, weight=1., beta=0.5, reference='sampler', **learn):
     return token_policy(policy, preference=dict(weight=weight, beta=beta, reference=reference), **learn)

@@ -19,7 +19,6 @@ from tests.policies import ALONE, change, gradient, resumed, sample_groups, toke
 from tests.runs import metrics, train
 from tests.shipped import small
 
-pytestmark = pytest.mark.unittest
 BARE = dict(solution='{solution} ', feedback='{feedback} ', closing='', place='before')
 
 
@@ -300,9 +299,8 @@ def without_adapters(model, read):
 
 
 @pytest.mark.parametrize('kind', ['live', 'ema'])
-def test_run(tmp_path, monkeypatch, kind):
+def test_run(own_folder, kind):
     """From the collector to the checkpoint, through the environment's own contexts."""
-    monkeypatch.chdir(tmp_path)
     main, create = small('think_answer_grpo')
     main.policy.teacher = dict(BARE, self=kind, context=['sibling', 'reference'])
     train((main, create), updates=2)

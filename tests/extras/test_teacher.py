@@ -14,8 +14,6 @@ from tests.cases import long
 from tests.policies import ALONE, gradient, sample_groups, token_policy, update, vector, weights
 from tests.shipped import small
 
-pytestmark = pytest.mark.unittest
-
 
 def by_row(group, row):
     return float(row)

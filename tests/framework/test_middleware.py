@@ -23,8 +23,7 @@ UPDATES = 3
 
 
 @pytest.fixture
-def cfg(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def cfg(own_folder):
     main, create = small('cartpole_grpo', exp_name='task')
     return compile_config(main, seed=0, create_cfg=create, auto=True, save_cfg=False)
 
@@ -79,7 +78,6 @@ class Learner:
         return dict(reward_mean=0., staleness_max=0.)
 
 
-@pytest.mark.unittest
 def test_groups_that_are_too_old_are_dropped_and_counted(cfg, policy):
     learner, ctx = Learner(policy), OnlineRLContext()
     learn = group_trainer(cfg, learner, max_staleness=1)
@@ -99,7 +97,6 @@ def test_groups_that_are_too_old_are_dropped_and_counted(cfg, policy):
         arrive(*((8, 0) for _ in range(41)))
 
 
-@pytest.mark.unittest
 def test_weights_arrive_with_their_age(policy):
     other = made()
     change(other._model, 2)
@@ -112,7 +109,6 @@ def test_weights_arrive_with_their_age(policy):
     assert policy.age == (5, 20)
 
 
-@pytest.mark.unittest
 def test_each_takes_its_own_policies(cfg, policy):
     with pytest.raises(ConfigError, match='StepCollector: grpo learns from whole groups.*group_collector'):
         StepCollector(cfg, policy.collect_mode, environments(cfg))

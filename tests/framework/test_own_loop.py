@@ -15,7 +15,6 @@ VAC = dict(type='vac', obs_shape=3, action_shape=2, action_space='discrete')
 CONTINUOUS = dict(VAC, action_space='continuous')
 
 
-@pytest.mark.unittest
 class TestOwnKeys:
 
     def actions(self, policy, episodes):
@@ -42,7 +41,6 @@ class TestOwnKeys:
             policy.collect_mode.forward({0: torch.tensor([1, 2])})
 
 
-@pytest.mark.unittest
 class TestTransitions:
 
     def episodes(self, policy):
@@ -72,7 +70,6 @@ class TestTransitions:
         assert metrics['optimizer_steps'] >= 1 and metrics['reward_mean'] == 1.5
 
 
-@pytest.mark.unittest
 class TestSingleEnv:
 
     @pytest.mark.parametrize(
@@ -117,6 +114,5 @@ def test_ppo_reads_a_checkpoint_of_grpo():
 
 @pytest.mark.algotest
 @pytest.mark.parametrize('seed', range(3))
-def test_the_example_learns_cartpole(seed, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_example_learns_cartpole(seed, own_folder):
     assert plain_loop.main(seed) >= 475

@@ -50,7 +50,6 @@ def network(monkeypatch, request):
     network.is_active = False
 
 
-@pytest.mark.unittest
 class TestWorkers:
 
     @pytest.mark.parametrize('network', [Role.LEARNER], indirect=True)
@@ -95,9 +94,8 @@ def ditask(name, *arguments):
 
 
 @pytest.mark.algotest
-def test_cartpole_is_learned_although_a_collector_is_killed(tmp_path, monkeypatch):
+def test_cartpole_is_learned_although_a_collector_is_killed(own_folder):
     """By a learner and an evaluator, and two collectors that were started by themselves."""
-    monkeypatch.chdir(tmp_path)
 
     def log():
         with open('learner', errors='replace') as f:

@@ -7,8 +7,6 @@ from click.testing import CliRunner
 from ding_grpo.gradient_bench import main, table
 from ding_grpo.gradient_bench.estimate import Bench
 
-pytestmark = pytest.mark.unittest
-
 
 def run(folder, *options):
     """The result of the command, and the lines of its file."""

@@ -6,7 +6,6 @@ from ding_grpo.gradient_bench.distilled import run, steps, teacher
 from ding_grpo.gradient_bench.estimate import Bench
 from ding_grpo.rl_utils import DIVERGENCES
 
-pytestmark = pytest.mark.unittest
 SMALL = Bench(group_sizes=(2, ), vocabulary=3, length=2)
 
 

@@ -11,7 +11,6 @@ from ding_grpo.gradient_bench.gradients import ADVANTAGES, MOST, advantages, los
 from ding_grpo.rl_utils import LOSS_PRESETS, REDUCTIONS, SURROGATES, grpo_data, grpo_error
 from tests.gradient_bench.worlds import make
 
-pytestmark = pytest.mark.unittest
 WITH_SURROGATE = {preset.surrogate: preset for preset in reversed(LOSS_PRESETS.values())}
 WITH_REDUCTION = {preset.reduction: preset for preset in reversed(LOSS_PRESETS.values())}
 

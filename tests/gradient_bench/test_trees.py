@@ -17,7 +17,6 @@ from ding_grpo.rl_utils import LOSS_PRESETS, tree_advantage
 from ding_grpo.rollout import Branching, Sampling, Tree, TreePlan, generate
 from tests.gradient_bench.worlds import make
 
-pytestmark = pytest.mark.unittest
 PLACES = ('tokens [1]', 'tokens [2]', 'entropy', 'sentences')
 
 

@@ -11,8 +11,6 @@ from ding_grpo.gradient_bench.estimate import Bench
 from ding_grpo.rollout import EarlyStop
 from tests.gradient_bench.worlds import make
 
-pytestmark = pytest.mark.unittest
-
 
 def probabilities(batches):
     """Probability of each kept group, without regard to the order of its rows."""

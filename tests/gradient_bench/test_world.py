@@ -9,8 +9,6 @@ from ding_grpo.gradient_bench.world import World
 
 from tests.gradient_bench.worlds import make
 
-pytestmark = pytest.mark.unittest
-
 
 class TestWorld:
 

@@ -18,7 +18,6 @@ from dizoo_llm.envs import TokenEnv
 from dizoo_llm.tasks import create_task
 from tests.shipped import small
 
-pytestmark = pytest.mark.unittest
 # A text that leaves a file behind if it is run, in whatever folder.
 MARK = os.path.join(tempfile.gettempdir(), f'mark-{os.getpid()}')
 RUN = f"__import__('pathlib').Path({MARK!r}).touch()"
@@ -28,8 +27,7 @@ HUNG = 'math-verify took more than 1 s'
 
 
 @pytest.fixture(autouse=True)
-def _folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def _folder(own_folder):
     yield
     assert not os.path.exists(MARK)
 

@@ -9,7 +9,6 @@ from ding_grpo.instruments.causes import CAUSES, EXPLAINS
 from ding_grpo.instruments.history import History, Setting
 from ding_grpo.instruments.scorer_trial import of_probes
 
-pytestmark = pytest.mark.unittest
 SAMPLES = dict(rows=20, cut=5, groups=4, equal=1, copies=0, low=0.0, high=1.0, mean=0.4, std=0.3, parts={})
 MASK = dict(outside=0, inside=100, steps=100)
 METRICS = dict(entropy=2.0, sampler_gap_mean=1e-7, cur_lr=1e-3)

@@ -8,7 +8,6 @@ from torch import nn
 from ding_grpo.instruments.evidence import checksum, of_change, of_mask, of_samples
 from tests.policies import make_batch
 
-pytestmark = pytest.mark.unittest
 CONTINUOUS = torch.zeros(4, 3, 2)
 CONTINUOUS[3, 2, 1] = 0.5
 

@@ -5,7 +5,6 @@ from ding_grpo.instruments.findings import Findings, page
 from ding_grpo.instruments.history import History
 from tests.runs import findings
 
-pytestmark = pytest.mark.unittest
 FOUND = dict(update=3, cause='cut', message='a | b\nc', rows=7)
 PROBE = dict(problem=0, kind='junk', text='x|y', reward=1.0, value=None)
 

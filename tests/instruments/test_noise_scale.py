@@ -11,8 +11,6 @@ from tests.policies import (
     token_policy, update, weights
 )
 
-pytestmark = pytest.mark.unittest
-
 
 def parts(metrics, kind):
     return {name.split('/')[2]: value for name, value in metrics.items() if name.startswith(f'noise/{kind}/')}

@@ -13,8 +13,6 @@ from tests.policies import (
     weights
 )
 
-pytestmark = pytest.mark.unittest
-
 
 def shadow_of(metrics, name):
     start = f'shadow/{name}/'

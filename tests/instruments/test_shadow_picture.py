@@ -4,8 +4,6 @@ from ding_common import append_json
 from ding_grpo.instruments.shadow_picture import draw_shadow, noise_scales
 from tests.runs import figures
 
-pytestmark = pytest.mark.unittest
-
 
 def test_each_panel_has_its_own_measurements(tmp_path, monkeypatch):
     found, metrics, path = figures(monkeypatch), tmp_path / 'log/learner/metrics.jsonl', tmp_path / 'shadow.png'

@@ -9,8 +9,6 @@ from ding_grpo.instruments.token_record import TokenRecorder
 from dizoo_llm.text.tokenizer import build_char_tokenizer
 from tests.policies import make_batch, sample_groups, token_policy, update, weights
 
-pytestmark = pytest.mark.unittest
-
 
 def test_a_record_changes_no_weight():
     policies = [token_policy(instruments=dict(tokens_every=freq)) for freq in (None, 1)]

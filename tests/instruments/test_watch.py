@@ -10,8 +10,6 @@ from dizoo_llm.envs import TokenEnv
 from tests.policies import make_batch, resumed, sample_groups, token_policy, update
 from tests.same import same
 
-pytestmark = pytest.mark.unittest
-
 
 def odd_rows(group, row):
     return float(row % 2)

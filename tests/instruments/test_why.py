@@ -59,8 +59,7 @@ class TestRun:
         assert told == ([(1, 'cut_paid', last['truncated'])] if all_reach_it else [])
         assert ('finding after update 1, cut_paid: ' in capsys.readouterr().out) == all_reach_it
 
-    def test_other_environments(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
+    def test_other_environments(self, own_folder):
         train(small('pendulum_grpo'), 3)
         assert os.path.getsize('run/findings.jsonl') == 0  # looked for, and none found
         text = open('run/findings.md').read()
@@ -71,9 +70,8 @@ class TestRun:
 class TestCheck:
 
     @pytest.fixture
-    def run(self, tmp_path, monkeypatch, capsys):
+    def run(self, tmp_path, own_folder, capsys):
         """Exit code and output of the check of these configs."""
-        monkeypatch.chdir(tmp_path)
 
         def checked(configs, *options):
             with pytest.raises(SystemExit) as ended:

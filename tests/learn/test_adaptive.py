@@ -10,8 +10,6 @@ from ding_grpo.learn.advantage import with_kl_in_reward
 from ding_grpo.rl_utils import group_advantage, high_entropy, kl_estimate
 from tests.policies import (change, learned, make_batch, reward, sample_groups, token_policy, update, weights)
 
-pytestmark = pytest.mark.unittest
-
 
 def coefficients(kl=None, entropy=None):
     """With these targets."""

@@ -9,8 +9,6 @@ from ding_grpo.learn.advantage import Advantage
 from ding_grpo.rl_utils import group_advantage
 from tests.policies import make_batch, reward, sample_groups, token_policy, update, vector, weights
 
-pytestmark = pytest.mark.unittest
-
 
 def learn(change=lambda sample: None, indices=(0, 1), of_row=reward, **options):
     """Weights and metrics after an update on two groups, which were changed after sampling."""

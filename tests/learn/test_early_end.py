@@ -4,8 +4,6 @@ import torch
 
 from tests.policies import token_policy, update, weights
 
-pytestmark = pytest.mark.unittest
-
 
 @pytest.mark.parametrize(
     'options', [dict(batch_groups=2), dict(batch_groups=1), dict(batch_groups=2, loss='gspo')], ids=str

@@ -11,8 +11,6 @@ from tests.policies import (
 )
 from tests.same import same
 
-pytestmark = pytest.mark.unittest
-
 
 def with_momentum(**learn):
     """A policy after one step of the optimizer."""

@@ -6,7 +6,6 @@ import torch
 
 from ding_grpo.rl_utils import group_advantage
 
-pytestmark = pytest.mark.unittest
 LOGIT = torch.tensor([0.3, -0.4, 0.9, -1.1], dtype=torch.float64)
 G = 3
 

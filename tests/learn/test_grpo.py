@@ -11,8 +11,6 @@ from tests.policies import (
     PRESET, Seen, change, gradient, reward, same_reward, sample_groups, token_policy, update, vector, weights
 )
 
-pytestmark = pytest.mark.unittest
-
 
 def moved(factor=1.3, **options):
     """A policy whose reference differs from it, so that the KL is not 0."""

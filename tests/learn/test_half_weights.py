@@ -10,7 +10,6 @@ from dizoo_llm.envs import TokenEnv
 from tests.extras.test_ppo_kl import make
 from tests.policies import token_policy, update, vector
 
-pytestmark = pytest.mark.unittest
 FLOAT16 = "policy.model.dtype = 'float16': would train lm.model.embed_tokens.weight in .*'bfloat16', or train adapters"
 
 

@@ -15,7 +15,6 @@ from tests.policies import (
 )
 from tests.same import same
 
-pytestmark = pytest.mark.unittest
 NAN, INF = float('nan'), float('inf')
 ROW = 2  # of group 1: where a number is made wrong
 

@@ -10,7 +10,6 @@ from tests.cases import brief, long
 from tests.policies import token_policy, update
 from tests.same import same
 
-pytestmark = pytest.mark.unittest
 ARGUMENTS = dict(SGD=dict(momentum=0.9), AdamW=dict(betas=(0.8, 0.9)), RMSprop=dict(alpha=0.5))
 PACKAGES = ('bitsandbytes', 'torchao')  # not among those of the tests
 MODULE = '''

@@ -8,7 +8,6 @@ from tests.policies import change, reward, sample_groups, token_policy
 from tests.same import same
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize(
     'learn',
     [

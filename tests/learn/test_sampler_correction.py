@@ -8,8 +8,6 @@ from ding_grpo.data.batch import Batch
 from ding_grpo.rl_utils import divergent_rows, far_rows, sampler_correction
 from tests.policies import Seen, learned, reward, sample_groups, token_policy
 
-pytestmark = pytest.mark.unittest
-
 
 def policy_of(**learn):
     return token_policy(learning_rate=1e-2, **learn, entropy=dict(weight=0.0))

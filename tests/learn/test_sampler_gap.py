@@ -12,7 +12,6 @@ from tests.policies import (
     DISCRETE, PRESET, Seen, change, make_batch, reward, sample_groups, sample_steps, step_policy, token_policy
 )
 
-pytestmark = pytest.mark.unittest
 HALF = [dict(autocast='bfloat16'), dict(dtype='bfloat16')]
 TOKENS = 24
 STILL = dict(learning_rate=1e-12)

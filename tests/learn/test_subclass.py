@@ -39,9 +39,8 @@ class OwnGRPO(GRPOPolicy):
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
+def own(own_folder, tmp_path, monkeypatch):
     """A config of the subclass, which has a key of its own."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / 'own_policy.py').write_text(MODULE)
     main, create = small('think_answer_grpo', policy=dict(own_key=0.25))

@@ -6,8 +6,6 @@ from ding_grpo.data.batch import Batch
 from ding_grpo.rl_utils import return_to_go, token_advantage
 from tests.policies import (DISCRETE, learned, reward, sample_groups, sample_steps, step_policy, token_policy, weights)
 
-pytestmark = pytest.mark.unittest
-
 
 class TestTokenAdvantages:
 

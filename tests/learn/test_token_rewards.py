@@ -13,8 +13,6 @@ from dizoo_llm.tasks import ThinkAnswerTask
 from dizoo_llm.tasks.mixture import MixtureTask
 from tests.policies import Step, learned, token_policy
 
-pytestmark = pytest.mark.unittest
-
 
 class Stepwise(ThinkAnswerTask):
     """A token is worth a tenth of the number of its place, and 1 more if it contains the letter n."""

@@ -82,7 +82,6 @@ def among_running(immediate):
     return turns_of
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('size', [2, 3])
 class TestExpectedGradient:
 
@@ -111,7 +110,6 @@ class TestExpectedGradient:
         assert (found - EXACT).norm() / EXACT.norm() > 0.1
 
 
-@pytest.mark.unittest
 class TestAnchors:
 
     def test_numbers_by_hand(self):
@@ -142,7 +140,6 @@ class TestAnchors:
         assert advantage.equal(rows_of([EPISODES[1]] * 2)) and not advantage.equal(rows_of(EPISODES[:2]))
 
 
-@pytest.mark.unittest
 class TestTurns:
 
     def test_the_discount_is_by_turn(self):
@@ -157,7 +154,6 @@ class TestTurns:
         assert adv.tolist() == pytest.approx([1.5 - 6.4 / 6, .2 - 6.4 / 6])
 
 
-@pytest.mark.unittest
 class TestConfig:
 
     @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from ding_grpo.logs.curve import draw_curves
 from tests.runs import figures
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize(
     'metrics, lines',
     [

@@ -87,7 +87,6 @@ class Broken(Memory):
     package = 'not_there'
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize(
     'given, message', [
         (dict(wandb=True), 'ext_args.wandb = True: must be a dict'),

@@ -11,7 +11,7 @@ from tests.model.helper import CPU, FEW, NAMES, gradient, learned, make, modules
 
 PROMPTS = [torch.arange(n) * 3 + n for n in (9, 9, 4, 6, 4)]
 GIVEN = PromptBatch.of(PROMPTS, CPU), torch.randint(0, 40, (5, 7), generator=torch.Generator().manual_seed(3))
-pytestmark = [pytest.mark.unittest, pytest.mark.parametrize('name', brief(NAMES, FEW))]
+pytestmark = pytest.mark.parametrize('name', brief(NAMES, FEW))
 
 
 def test_layers_computed_again_change_nothing(name):

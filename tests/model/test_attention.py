@@ -6,7 +6,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ding_grpo.model.read.attention import Options, Seen, added, flash, flash_backward, is_fast, plain
 from tests.simulated_gpu import SimulatedGPU
 
-pytestmark = pytest.mark.unittest
 CASES = [(5, 5, True, False), (37, 21, False, False), (37, 21, False, True), (1, 9, False, True)]
 
 

@@ -17,7 +17,6 @@ from tests.model.helper import CPU, learned, make, uniform
 from tests.policies import make_policy
 from tests.shipped import small
 
-pytestmark = pytest.mark.unittest
 PROMPTS = [torch.tensor([1, 2, 3, 4, 5])] * 3 + [torch.tensor([6, 7])] * 3
 of_each_model = pytest.mark.parametrize('name', ['llama', 'gpt2'])
 

@@ -11,8 +11,6 @@ from ding_grpo.model.read.whole import Whole
 
 from tests.model.helper import CPU, divisions
 
-pytestmark = pytest.mark.unittest
-
 
 def quadratic(count, n):
     return 50 + count * n * n

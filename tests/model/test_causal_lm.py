@@ -10,8 +10,6 @@ from ding_grpo.model.read.decoding import WAYS
 from dizoo_llm.text.tokenizer import build_word_tokenizer
 from tests.model.helper import CPU, make, set_way
 
-pytestmark = pytest.mark.unittest
-
 
 def test_each_distinct_prompt_once_padded_on_the_left():
     a, b = torch.tensor([5, 6, 7]), torch.tensor([8])

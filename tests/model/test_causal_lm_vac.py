@@ -7,8 +7,6 @@ from ding_grpo.model import CausalLMVAC
 from tests.model.helper import tokens_read
 from tests.shipped import small
 
-pytestmark = pytest.mark.unittest
-
 
 @pytest.fixture
 def model(tiny_config):
@@ -63,8 +61,7 @@ def test_an_unknown_mode(model):
         ({}, dict(dtype='float16'), "policy.model.dtype = 'float16'"),
     ]
 )
-def test_what_would_wipe_or_destroy_the_weights_is_refused(tmp_path, monkeypatch, learn, model, message):
-    monkeypatch.chdir(tmp_path)
+def test_what_would_wipe_or_destroy_the_weights_is_refused(own_folder, learn, model, message):
     configs = small('think_answer_ppo', exp_name='run', policy=dict(learn=learn, model=model))
     with pytest.raises(ConfigError, match=message):
         serial_pipeline_onpolicy(configs, seed=0, max_train_iter=1)

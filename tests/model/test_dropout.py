@@ -11,7 +11,6 @@ from dizoo_llm.envs import TokenEnv
 from tests.model.helper import CPU, make, uniform
 from tests.policies import make_policy, sample_groups
 
-pytestmark = pytest.mark.unittest
 RATES = dict(
     gpt2=dict(embd_pdrop=0.5, attn_pdrop=0.5, resid_pdrop=0.5),
     opt=dict(dropout=0.5, attention_dropout=0.5),

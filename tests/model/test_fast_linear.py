@@ -9,7 +9,6 @@ from transformers.pytorch_utils import Conv1D
 from ding_grpo.model.fast_linear import FastConv1D, FastLinear, make_fast
 from ding_grpo.rl_utils.log_probs import matrix_product
 
-pytestmark = pytest.mark.unittest
 ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, '_linear_pointwise')
 
 

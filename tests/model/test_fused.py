@@ -8,7 +8,6 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from ding_grpo.model.fused import fuse
 
-pytestmark = pytest.mark.unittest
 MLP = LlamaConfig(hidden_size=8, intermediate_size=24, num_attention_heads=2)
 LAYERS = dict(
     llama=lambda: LlamaRMSNorm(8, eps=1e-5),

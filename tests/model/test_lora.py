@@ -11,7 +11,6 @@ from ding_grpo.model import CausalLM
 from tests.model.helper import make
 
 pytest.importorskip('peft')
-pytestmark = pytest.mark.unittest
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ from ding_grpo.model import PromptBatch
 from ding_grpo.rl_utils import naive_method
 from tests.model.helper import CPU, learned, logits_alone, make, modules_called
 
-pytestmark = pytest.mark.unittest
-
 
 class ScaledLinear(nn.Linear):
     """What an adapter's layer looks like: a Linear by descent, not by what it computes."""

@@ -17,7 +17,6 @@ from ding_grpo.rollout import Sampling, generate
 from tests.cases import long
 from tests.model.helper import CPU, FEW, NAMES, ShortBeginnings, alone, gradient, make, set_way, tokens_read, uniform
 
-pytestmark = pytest.mark.unittest
 LENGTHS = {
     'uneven': ((9, 4, 6), (0, 2, 1, 1, 0, 2, 2), (6, 4, 1, 8, 8, 2, 0)),
     'even': ((7, 7), (0, 0, 0, 1, 1, 1), (5, 5, 5, 5, 5, 5)),

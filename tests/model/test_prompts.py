@@ -8,8 +8,6 @@ from ding_grpo.model.read.prompts import SEGMENT, common_spans
 
 from tests.model.helper import divisions
 
-pytestmark = pytest.mark.unittest
-
 
 def common(prompts):
     """Tokens that distinct prompts have in common, of which each keeps one for itself."""

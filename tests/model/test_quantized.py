@@ -11,7 +11,6 @@ from ding_grpo.model.quantized import BLOCKS, QuantizedLinear
 from tests.policies import token_policy, update
 from tests.same import same
 
-pytestmark = pytest.mark.unittest
 LORA = dict(r=4, target_modules=['q_proj', 'v_proj'])
 
 

@@ -10,8 +10,6 @@ from ding_grpo.model.read.row_tree import RowTree
 
 from tests.model.helper import CPU
 
-pytestmark = pytest.mark.unittest
-
 
 def check(prompts, rows, hidden=32):
     """Each row, found from its last token by what this sees of its branch."""

@@ -7,8 +7,6 @@ from ding_grpo.model.fast_linear import forget_casts
 from ding_grpo.model.sharding import check_layers, layers_of
 from tests.model.helper import make
 
-pytestmark = pytest.mark.unittest
-
 
 @pytest.fixture
 def model():

@@ -16,8 +16,6 @@ from tests.model.test_packed_row import rows
 from tests.policies import make_policy
 from tests.act.test_kept_cache import LLAMA, WINDOW, play
 
-pytestmark = pytest.mark.unittest
-
 CUDA = torch.device('cuda')
 ALL = itertools.product(['uneven', 'even', 'beginnings'], ['llama', 'gemma2', 'gpt2', 'mistral'])
 FEW = [('uneven', 'gpt2'), ('beginnings', 'llama')]

@@ -13,7 +13,6 @@ from ding_grpo.rollout import Sampling, generate
 from tests.cases import brief, long
 from tests.model.helper import CPU, alone, gradient, make, set_way, uniform
 
-pytestmark = pytest.mark.unittest
 alone_tried = pytest.mark.usefixtures('each_model_has_its_trial')
 SHARED = ['llama', 'qwen3_moe', 'deepseek_v3', 'deepseek_v2 (values as long as keys)']
 PADDED = [

@@ -10,7 +10,7 @@ from ding_grpo.rl_utils import naive_method
 from ding_grpo.rollout import Sampling, generate
 from tests.model.helper import CPU, alone, make, modules_called, uniform
 
-pytestmark = [pytest.mark.unittest, pytest.mark.usefixtures('each_model_has_its_trial')]
+pytestmark = pytest.mark.usefixtures('each_model_has_its_trial')
 
 
 def failing(error):

@@ -15,9 +15,8 @@ from tests.shipped import load
 
 
 @pytest.fixture
-def start(tmp_path, monkeypatch):
+def start(own_folder):
     """Starts a run: (manager, pipeline, keys of the environment) -> nothing."""
-    monkeypatch.chdir(tmp_path)
 
     def begin(manager='base', pipeline=serial_pipeline_onpolicy, **env):
         main, create = load('cartpole_grpo', exp_name='run', policy=dict(group_size=4, collect=dict(groups=2)))
@@ -88,7 +87,6 @@ class TestEnvironments:
             start(manager, pipeline)
 
 
-@pytest.mark.unittest
 def test_an_action_that_is_nan_is_not_the_rewards_fault():
     env = GymnasiumEnv(EasyDict(env_id='Pendulum-v1', act_scale=False))
     env.reset()

@@ -7,12 +7,7 @@ from tests.runs import completions, distance, each_update, evaluations, metrics,
 from tests.same import same
 from tests.shipped import small
 
-pytestmark = pytest.mark.envtest
-
-
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = [pytest.mark.envtest, pytest.mark.usefixtures('own_folder')]
 
 
 def finished(name, folder='run', updates=3, manager='base', **changes):

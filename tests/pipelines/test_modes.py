@@ -25,9 +25,8 @@ SIZES = dict(
 
 
 @pytest.fixture
-def ding(tmp_path, monkeypatch):
+def ding(own_folder):
     """``ding`` with a shipped config made small: (config, options) -> what it printed."""
-    monkeypatch.chdir(tmp_path)
 
     def run(name, *options):
         main, create = load(name, **dict(SIZES.get(name, STEPS), exp_name='run'))
@@ -98,9 +97,8 @@ def test_environment_steps_are_tokens(ding):
 
 
 @pytest.mark.parametrize('policy, size', [('grpo', 'group_size'), ('ppo', 'learn.batch_size')])
-def test_a_config_by_environment_and_policy_with_other_keys(tmp_path, monkeypatch, policy, size):
+def test_a_config_by_environment_and_policy_with_other_keys(own_folder, policy, size):
     """DI-engine's of its own policies; the shipped one of others."""
-    monkeypatch.chdir(tmp_path)
     keys = [f'policy.{size}=6', 'exp_name=run', 'env.stop_value=9']
     result = CliRunner().invoke(command(), ['-m', 'serial_onpolicy', '-e', 'cartpole', '-p', policy, '-s', '0', *keys])
     assert result.exception is None, result.output

@@ -11,12 +11,7 @@ from tests.runs import each_update, evaluated, evaluations, metrics, state, trai
 from tests.same import same
 from tests.shipped import small
 
-pytestmark = pytest.mark.envtest
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = [pytest.mark.envtest, pytest.mark.usefixtures('own_folder')]
 
 
 def finished(name, kind='ppo', **learn):

@@ -25,12 +25,7 @@ from dizoo_llm.envs import TokenEnv
 from tests.runs import completions, metrics, train, weights
 from tests.shipped import small
 
-pytestmark = pytest.mark.envtest
-
-
-@pytest.fixture(autouse=True)
-def _in_tmp(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = [pytest.mark.envtest, pytest.mark.usefixtures('own_folder')]
 
 
 class Engine(Sampler):

@@ -15,9 +15,8 @@ pytestmark = pytest.mark.envtest
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch, tiny_config):
+def folder(own_folder, tiny_config):
     """A model folder with a tokenizer of characters and a chat template; beside it a small file like GSM8K's."""
-    monkeypatch.chdir(tmp_path)
     write_model_and_data(tiny_config)
 
 

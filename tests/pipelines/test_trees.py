@@ -31,9 +31,8 @@ def tree(config='think_answer_grpo', tree=AT_TOKENS, env={}, **policy):
 
 
 @pytest.fixture
-def seen(tmp_path, monkeypatch):
+def seen(own_folder, monkeypatch):
     """Policy and groups of each update."""
-    monkeypatch.chdir(tmp_path)
     found = []
     each_update(monkeypatch, lambda _, policy, data: found.append((policy, copy.deepcopy(data))))
     return found
@@ -132,8 +131,7 @@ class TestRun:
             return respond(self, problem, state, turn)._replace(text=next(answers))
 
         monkeypatch.setattr(GuessTask, 'respond', differs)
-        with pytest.raises(ConfigError,
-                           match=r'tree: the environment answered the same turn of the rows \[\d'):
+        with pytest.raises(ConfigError, match=r'tree: the environment answered the same turn of the rows \[\d'):
             train(tree('guess_grpo', AT_TURNS), 1)
 
 
@@ -180,14 +178,12 @@ def test_a_group_that_begins_again_has_a_new_tree():
         (dict(collect=dict(tree=dict(at=f'{HERE}:fails', tokens=[], apart=1))), 'the function failed .KeyError'),
     ]
 )
-def test_what_it_refuses(tmp_path, monkeypatch, changes, message):
-    monkeypatch.chdir(tmp_path)
+def test_what_it_refuses(own_folder, changes, message):
     with pytest.raises(ConfigError, match=f'(?s){message}'):
         train(tree(**changes), 1)
 
 
-def test_steps_have_no_tree(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_steps_have_no_tree(own_folder):
     main, create = small('cartpole_grpo', policy=dict(group_size=8, collect=dict(tree=AT_TURNS), learn=LEARN))
     with pytest.raises(ConfigError, match='tree.branches = .*only available with language models'):
         train((main, create), 1)

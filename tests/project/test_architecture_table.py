@@ -14,7 +14,6 @@ WORK = [
 FEW = [name for name in WORK if name not in ('llama', 'gemma2')]
 EITHER = ['doge', 'phi3 (longrope rotary)', 'deepseek_v32', 'mamba', 'rwkv', 'bart', 'roberta']  # right, or refused
 RUN = ['llama', 'falcon', 'deepseek_v3', 'falcon_h1']
-pytestmark = pytest.mark.unittest
 
 
 @pytest.mark.parametrize('dtype', ['float32', long('bfloat16'), long('float16')])
@@ -31,8 +30,7 @@ def test_what_does_not_work_is_refused(name):
 
 
 @pytest.mark.parametrize('name', brief(RUN, ('llama', 'falcon_h1')))
-def test_sampler_and_learner_agree_in_a_run(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_sampler_and_learner_agree_in_a_run(name, own_folder):
     run = learn(name, 'linear_log_prob')
     assert (run.wrong, run.refused) == (None, None)
     assert len(run.gaps) == 2 and None not in run.gaps

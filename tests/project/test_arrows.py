@@ -8,7 +8,6 @@ import pytest
 
 from tests.processes import ROOT
 
-pytestmark = pytest.mark.unittest
 # The rooms of ding_grpo in the order in which data passes: each imports from those before it, and from itself.
 ROOMS = [
     'rl_utils', 'model', 'rollout', 'config', 'data', 'act', 'learn', 'logs', 'collect', 'evaluate', 'extras', 'engine',

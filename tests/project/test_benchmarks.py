@@ -16,14 +16,12 @@ from tests.project.documents import ROOT, read
 from tests.shipped import load
 
 
-@pytest.mark.unittest
 def test_the_command(capsys):
     assert main([]) == 0 and capsys.readouterr().out.startswith(next(iter(programs())))
     assert main(['--needs', 'speed']) == 0 and capsys.readouterr().out.split() == programs()['speed'].needs
     assert main(['kk']) == 2 and 'NAME = kk: must be one of speed, ' in capsys.readouterr().err
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('program', programs().values(), ids=programs())
 def test_each_row_has_a_program_a_page_and_what_it_needs(program):
     assert os.path.exists(os.path.join(ROOT, program.page))
@@ -32,7 +30,6 @@ def test_each_row_has_a_program_a_page_and_what_it_needs(program):
     assert os.path.exists(os.path.join(ROOT, module.replace('.', os.sep) + '.py'))
 
 
-@pytest.mark.unittest
 def test_every_key_that_the_comparison_tries_exists():
     """DI-engine ignores a misspelt key, and a try would be the shipped setting."""
     for name, side, tries in ((task.config or name, *item) for name, task in EVERY.items()
@@ -63,7 +60,6 @@ def test_the_comparisons_ppo_trains_in_a_process_without_the_plugin(tmp_path):
     assert steps[0] == 0 and 128 <= steps[1] < 300 <= steps[-1]
 
 
-@pytest.mark.unittest
 def test_seeds_of_an_earlier_call_stay_in_the_record_while_their_settings_are_the_same():
 
     def entry(*seeds, known=True):

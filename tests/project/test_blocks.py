@@ -29,6 +29,7 @@ from tests.project.test_commands import DOCUMENTS
 from tests.project.test_programs import exists
 from tests.shipped import small
 
+pytestmark = pytest.mark.usefixtures('own_folder')
 BLOCKS = [block for page in DOCUMENTS for block in blocks_of(page) if not is_shell(block) and block.language != 'text']
 TEXTS = {block.name: block.text for block in BLOCKS}
 NEXT_LETTER = TEXTS['own_task.md: from dizoo_llm import TASK_REGISTRY, Pro']
@@ -65,11 +66,6 @@ def modules(tmp_path_factory):
         yield
 
 
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 def settings_of(text):
     """(key, value) of a part of a config: of sections, of keys of ``env``, or of dotted keys. No pair for others."""
     text = re.sub(r',?\s*\.\.\.(?=[,)\s])', '', textwrap.dedent(text))  # ``...`` is what it leaves out
@@ -100,7 +96,6 @@ def changed(name, block):
     return main, create
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('block', PARTS)
 def test_a_part_of_a_config_has_known_keys_and_a_task(block, monkeypatch):
     steps = block.startswith(('own_environment.md', 'scaling.md: create_config'))
@@ -121,7 +116,6 @@ def test_a_part_of_a_config_has_known_keys_and_a_task(block, monkeypatch):
     compiled(checked((main, create)), 0, save_cfg=False)
 
 
-@pytest.mark.unittest
 def test_what_programs_import_exists():
     programs = [block for block in BLOCKS if block.language == 'python' and block.name not in PARTS]
     names = {(block.name, *name) for block in programs for name in imports_of(textwrap.dedent(block.text))}
@@ -129,7 +123,6 @@ def test_what_programs_import_exists():
     assert len(own) > 10 and [name for name in own if not exists(*name[1:])] == []
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize(
     'block', ['from_ppo.md: from ding_grpo import GRPO', "first_run.md: run = GRPO(env='CartPole-v1').train()  #"]
 )
@@ -142,7 +135,6 @@ def test_methods_of_a_run_have_these_arguments(block):
         inspect.signature(function).bind(*[None] * of_object, *call.args, **keywords)
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize(
     'block',
     ['from_ppo.md: output = policy.collect_mode.forward({0:', 'from_ppo.md: task.use(interaction_evaluator(cfg, poli']
@@ -198,7 +190,6 @@ def test_the_grammar_of_options_and_the_surrogate_of_losses():
     serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
 
 
-@pytest.mark.unittest
 def test_the_rewards_of_own_task():
     save('rewards.py', REWARDS)
     rows = [dict(prompt=f'{n} =', answer=str(n)) for n in range(4)]
@@ -208,7 +199,6 @@ def test_the_rewards_of_own_task():
     assert task.checked_score(task.problem(1), 'long text') == dict(correct=0.0, brief=None, compute_score=0.0)
 
 
-@pytest.mark.unittest
 def test_every_kind_of_task_in_the_table_of_own_task():
     save('my_task.py', TEXTS['own_task.md: weights = dict(right=1.0, short=0.2)  #'])
     save('rewards.py', REWARDS)

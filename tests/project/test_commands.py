@@ -45,9 +45,8 @@ TARGETS = re.search(r'^\.PHONY: (.*)$', read('Makefile'), re.MULTILINE)[1].split
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(own_folder, tmp_path, monkeypatch):
     """The current folder, with the shipped configs. The pipelines only check the config that they get."""
-    monkeypatch.chdir(tmp_path)
     for name in ('config', 'benchmarks'):
         (tmp_path / name).symlink_to(os.path.join(ROOT, name))
 
@@ -90,7 +89,6 @@ def read_arguments(name, *words):
     program.make_context(name, list(words))
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('command', COMMANDS)
 def test_a_command_is_understood(command, folder):
     for word, value in WORDS.items():

@@ -9,7 +9,6 @@ SAME = (
 )
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('name', names('*_ppo*'))
 def test_environment_evaluator_network_and_kl_are_the_same(name):
     (grpo, grpo_create), (ppo, ppo_create) = load(name.replace('_ppo', '_grpo')), load(name)

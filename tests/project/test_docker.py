@@ -32,7 +32,6 @@ def context(tmp_path):
     return tmp_path / 'context'
 
 
-@pytest.mark.unittest
 def test_its_packages_are_those_of_setup_py():
     (source, target), = (text.split() for text in arguments('COPY'))
     torch, project = (

@@ -15,7 +15,6 @@ FILES = [path for name in SOURCES for path in glob.glob(f'{ROOT}/{name}/**/*.py'
 RANGE = (
     'clip', 'dppo_tv', 'dppo_kl', 'geo_mean', 'clip_cov', 'cpgd', 'fipo', 'm2po'
 )  # surrogates with a clipping range
-pytestmark = pytest.mark.unittest
 
 
 def anchors(page):

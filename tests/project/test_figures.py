@@ -13,7 +13,6 @@ NUMBER = r'(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?'
 UNIT = r'(?:%|m?s|(?:mi(?:lli|cro))?seconds?|min(?:utes?)?|hours?|[KMGT]i?B|tokens/s|[GT]FLOP/s|[GT]B/s)(?![\w/])'
 JOIN = r'(?:[,;]| to| and| or)* \(?'
 FIGURES = re.compile(rf'{NUMBER}(?:{JOIN}{NUMBER}\)?)*[ -]?{UNIT}(?: \([^()]*\))?')
-pytestmark = pytest.mark.unittest
 
 
 def prose(page: str) -> str:

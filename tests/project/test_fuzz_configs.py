@@ -8,8 +8,6 @@ from tests.processes import Process, run_program
 from tools import fuzz_configs
 from tools.fuzz_configs import KINDS, NAMES, make_case, run_case, shrunk
 
-pytestmark = pytest.mark.unittest
-
 
 def test_every_config_and_every_kind_of_wrong_has_its_turn(tmp_path):
     cases = [make_case(0, index, str(tmp_path)) for index in range(100)]

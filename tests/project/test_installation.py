@@ -20,7 +20,6 @@ def requirements():
     return dict(re.fullmatch(r'([\w-]+(?:\[\w+\])?)(.*)', line).groups() for line in run.stdout.splitlines())
 
 
-@pytest.mark.unittest
 def test_pip_goes_straight_to_the_releases_that_di_engine_allows(requirements):
     # without these bounds pip downloads torch 2.15, 2.14 and 2.13, numpy 2, ... before it meets DI-engine's pins
     assert requirements['torch'] == '<2.13,>=2.6'
@@ -31,7 +30,6 @@ def test_pip_goes_straight_to_the_releases_that_di_engine_allows(requirements):
         {name: capped[name] for name in capped if name in requirements}
 
 
-@pytest.mark.unittest
 def test_a_wheel_holds_the_configs(tmp_path):
     site = tmp_path / 'site'
     run = python('setup.py', '-q', 'build', '-b', tmp_path / 'base', '--build-lib', site, folder=ROOT)

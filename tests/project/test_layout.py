@@ -12,7 +12,6 @@ DOCS = [page for page in PAGES if page.startswith('docs')]
 RESULTS = [page for page in DOCS if page.startswith(os.path.join('docs', 'results'))]
 PROSE = [page for page in DOCS if page not in RESULTS and page not in GENERATED]
 LONGEST = 400  # characters of a line of prose
-pytestmark = pytest.mark.unittest
 
 
 def test_at_most_15_targets_and_help_first():

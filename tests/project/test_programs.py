@@ -23,7 +23,6 @@ def exists(module, name=None):
         return False
 
 
-@pytest.mark.unittest
 def test_imports_of_programs_exist():
     names = set()
     for path in FILES:
@@ -34,7 +33,6 @@ def test_imports_of_programs_exist():
     assert not exists('ding_grpo.rl_utils.products', 'product') and not exists('ding_grpo.policy', 'nothing')
 
 
-@pytest.mark.unittest
 def test_the_plugin_is_imported_before_the_pipelines_that_it_completes():
     wrong, number = [], 0
     for path in FILES:
@@ -48,7 +46,6 @@ def test_the_plugin_is_imported_before_the_pipelines_that_it_completes():
     assert number > 10 and wrong == []
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('path', BY_PATH, ids=os.path.basename)
 def test_a_program_hides_no_package(path):
     """Its folder comes first in ``sys.path`` when it runs: torch would import ``cuda.bindings`` from a ``cuda.py``."""

@@ -48,7 +48,6 @@ def test_own_task(tmp_path, page, module, config, updates, completions, learned)
     assert last['eval_episode_return'] >= learned and len(last['completions']) == completions
 
 
-@pytest.mark.unittest
 def test_python_file_as_a_task(tmp_path):
     text = python_of('docs/tutorials/own_task.md', 'def problems')[0]
     (tmp_path / 'my_task.py').write_text(text)
@@ -64,7 +63,6 @@ class Checked(NamedTuple):
     error: str
 
 
-@pytest.mark.unittest
 def test_a_task_that_scores_batches():
     method = python_of('docs/tutorials/own_task.md', 'def score_batch')[0]
     names = dict(Task=Task, check_all=lambda pairs: [Checked(a == c, 'empty' * (c == '')) for a, c in pairs])

@@ -48,9 +48,8 @@ def test_the_numbers_of_an_update_are_the_recorded_ones(run):
     assert {k: v for k, v in metrics.items() if not any(m in k for m in measured)}.items() <= recorded.items()
 
 
-def test_a_group_of_a_run_with_a_replay_buffer(runs, tmp_path, monkeypatch):
+def test_a_group_of_a_run_with_a_replay_buffer(runs, tmp_path, own_folder):
     """Its sampling is the recorded one to the last bit. The update of the run learned from other groups too."""
-    monkeypatch.chdir(tmp_path)
     changes = dict(collect=dict(groups=4), learn=dict(update_per_collect=2, batch_groups=4, learning_rate=1e-3))
     changes['other'] = dict(replay_buffer=dict(max_use=4))
     run = Run(tmp_path, 'think_answer_grpo_serial', serial_pipeline, policy=changes)

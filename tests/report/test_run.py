@@ -16,8 +16,6 @@ from ding_grpo.report.command import main
 from ding_grpo.report.config_diff import read_settings
 from ding_grpo.report.run import curves, read_run, thinned
 
-pytestmark = pytest.mark.unittest
-
 
 def write(path, *records, end='\n'):
     path.parent.mkdir(parents=True, exist_ok=True)

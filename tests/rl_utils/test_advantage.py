@@ -4,7 +4,6 @@ import torch
 from ding_grpo.rl_utils import ADVANTAGE_METHODS, equal_groups, group_advantage
 from tests.rl_utils.peers import double, recorded
 
-pytestmark = pytest.mark.unittest
 PEERS = recorded('notebook_verl')
 
 

@@ -7,7 +7,6 @@ from ding_grpo.rl_utils import (
 )
 from tests.rl_utils.textbook import allocations
 
-pytestmark = pytest.mark.unittest
 B, S, H, V = 2, 3, 4, 7
 
 

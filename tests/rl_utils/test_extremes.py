@@ -10,7 +10,6 @@ from ding_grpo.rl_utils import (
     linear_divergence, linear_log_prob, naive_method, ppo_data, ppo_error, straight_through_kl
 )
 
-pytestmark = pytest.mark.unittest
 METHODS = [naive_method, efficient_method, less_efficient_method]
 SIZES = st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(1, 6))  # B, S, V
 SCALES = st.sampled_from([0., 1e-6, 1., 1e2, 1e4])

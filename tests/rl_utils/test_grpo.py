@@ -11,7 +11,6 @@ from ding_grpo.rl_utils import (
 )
 from tests.rl_utils.peers import assert_recorded, double, recorded, tensors
 
-pytestmark = pytest.mark.unittest
 DING = recorded('ding_main_llm')
 METHODS = {f.__name__: f for f in (naive_method, efficient_method, less_efficient_method)}
 OF_TRL = dict(

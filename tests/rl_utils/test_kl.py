@@ -6,7 +6,7 @@ import torch
 from ding_grpo.rl_utils import KL_TYPES, calculate_kl_div, exact_kl, kl_estimate, straight_through_kl
 from tests.rl_utils.peers import double, recorded, tensors
 
-pytestmark = [pytest.mark.unittest, pytest.mark.usefixtures('on_device')]
+pytestmark = pytest.mark.usefixtures('on_device')
 
 
 @pytest.mark.parametrize('kl_type', KL_TYPES)

@@ -8,8 +8,6 @@ from ding_grpo.rl_utils.log_probs.token_rules import TokenRules
 from ding_grpo.rollout import draw
 from tests.rl_utils.textbook import OPTIONS, B, H, S, V, allocations, assert_same, inputs, plain
 
-pytestmark = pytest.mark.unittest
-
 
 @pytest.mark.usefixtures('tile', 'on_device')
 class TestLinearLogProb:

@@ -8,7 +8,6 @@ from ding_grpo.rl_utils import efficient_method, entropy, less_efficient_method,
 from ding_grpo.rollout import draw
 from tests.rl_utils.textbook import allocations
 
-pytestmark = pytest.mark.unittest
 METHODS = [naive_method, efficient_method, less_efficient_method]
 
 

@@ -22,7 +22,6 @@ LOSSES = {
 }
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('loss', LOSSES)
 def test_padding_counts_only_where_asked(loss):
     error, data = LOSSES[loss]

@@ -6,7 +6,6 @@ import torch
 
 from ding_grpo.rl_utils import divergent_rows, far_rows, sampler_correction
 
-pytestmark = pytest.mark.unittest
 # Ratios of tokens by row: 2, 1/2, 4 (product 4) and 1/2, 1/4 (product 1/8); what does not count may be anything.
 SAMPLER = torch.tensor([[-1., -2., -3.], [-1., -1., float('nan')]])
 LOGP = SAMPLER + torch.tensor([[2., 0.5, 4.], [0.5, 0.25, 1.]]).log()

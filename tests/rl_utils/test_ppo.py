@@ -8,7 +8,6 @@ from ding_grpo.rl_utils import (
 )
 from tests.rl_utils.peers import assert_gradient, double, recorded
 
-pytestmark = pytest.mark.unittest
 DING = recorded('ding_main_ppo')
 WHOLE = dict(ppo_error=(ppo_error, ppo_data), ppo_error_continuous=(ppo_error_continuous, ppo_data_continuous))
 

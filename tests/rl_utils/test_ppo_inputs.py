@@ -10,8 +10,6 @@ from ding_grpo.rl_utils import (
     ppo_policy_error_continuous, ppo_value_error
 )
 
-pytestmark = pytest.mark.unittest
-
 
 def of_ding(name):
     """A namedtuple of the installed DI-engine, of which the release has no field for the pretrained policy."""

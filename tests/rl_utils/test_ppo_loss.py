@@ -4,7 +4,6 @@ import torch
 from ding_grpo.rl_utils import PPOLoss
 from tests.rl_utils.peers import assert_gradient, double, recorded
 
-pytestmark = pytest.mark.unittest
 TORCHTUNE = recorded('torchtune_ppo')
 NAMES = ('pi_old_logprobs', 'pi_logprobs', 'advantages', 'phi_old_values', 'phi_values', 'returns')
 MASKS = ('padding_masks', 'value_padding_masks')

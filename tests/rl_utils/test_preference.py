@@ -7,7 +7,6 @@ import torch
 from ding_grpo.rl_utils import preference_data, preference_error
 from tests.rl_utils.peers import assert_recorded, double, recorded, tensors
 
-pytestmark = pytest.mark.unittest
 PEERS = recorded('relatives')
 
 

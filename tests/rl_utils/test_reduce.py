@@ -7,7 +7,6 @@ X = torch.tensor([[1., 2., 9.], [4., 9., 9.]])
 WEIGHT = torch.tensor([[1., 1., 0.], [1., 0., 0.]])
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize(
     'reduce, weight, expected',
     [
@@ -26,6 +25,5 @@ def test_by_hand_where_masked_nan_does_not_count(reduce, weight, expected):
     assert value.item() == pytest.approx(expected) and torch.equal(x.grad != 0, weight != 0)
 
 
-@pytest.mark.unittest
 def test_half_types_are_summed_in_float32():
     assert masked_mean(torch.full((1, 70000), 0.5).half(), torch.ones(1, 70000).half()).item() == 0.5

@@ -10,7 +10,6 @@ from ding_grpo.rl_utils.surrogates.m2po import largest_log_ratio
 from tests.policies import PRESET, learned, sample_groups, token_policy, update, weights
 from tests.rl_utils.peers import assert_recorded, double, recorded, tensors
 
-pytestmark = pytest.mark.unittest
 PEERS = recorded('relatives')
 GROUP = torch.tensor(PEERS['group'])
 FAR = 1e9  # a limit that nothing reaches

@@ -5,7 +5,7 @@ import torch
 
 from ding_grpo.rl_utils import return_to_go, step_advantage
 
-pytestmark = [pytest.mark.unittest, pytest.mark.usefixtures('on_device')]
+pytestmark = pytest.mark.usefixtures('on_device')
 
 
 def test_by_hand():

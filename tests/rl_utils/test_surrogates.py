@@ -10,7 +10,6 @@ from ding_grpo.rl_utils import (
 )
 from tests.rl_utils.peers import assert_recorded, double, recorded, tensors
 
-pytestmark = pytest.mark.unittest
 VERL = recorded('verl_policy_losses')
 TRL = recorded('trl_vespo')['cases']
 REDUCTIONS = {'token-mean': 'token', 'seq-mean-token-mean': 'sequence', 'seq-mean-token-sum': 'sum'}

@@ -4,7 +4,7 @@ import torch
 from ding_grpo.rl_utils import TOKEN_ADVANTAGE_METHODS, group_advantage, return_to_go, token_advantage
 from tests.rl_utils.peers import double, recorded, tensors
 
-pytestmark = [pytest.mark.unittest, pytest.mark.usefixtures('on_device')]
+pytestmark = pytest.mark.usefixtures('on_device')
 VERL = recorded('verl_policy_losses')
 
 

@@ -5,7 +5,6 @@ import torch
 from ding_grpo.rl_utils import TokenRules, linear_log_prob, unpack_bits
 from tests.rl_utils.textbook import OPTIONS, B, S, V, assert_same, inputs, plain
 
-pytestmark = pytest.mark.unittest
 PENALTY = 1.6
 CASES = {
     'no rules': None,

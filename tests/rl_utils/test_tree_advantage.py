@@ -4,8 +4,6 @@ import torch
 
 from ding_grpo.rl_utils import group_advantage, nodes, tree_advantage
 
-pytestmark = pytest.mark.unittest
-
 # Two roots, each divides in two before its second token; row 1 ends there, and row 3 has a third token.
 LEADER = torch.tensor([[0, 0, -1], [0, 1, -1], [2, 2, -1], [2, 3, 3]])
 RETURN = torch.tensor([1., 0., 0.5, 0.])

@@ -6,7 +6,6 @@ from ding.rl_utils import gae, gae_data, ppo_value_data
 
 from ding_grpo.rl_utils import explained_variance, gae_advantage, ppo_value_error, value_error
 
-pytestmark = pytest.mark.unittest
 NAN = float('nan')
 
 

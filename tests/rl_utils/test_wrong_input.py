@@ -13,7 +13,6 @@ from ding_grpo.rl_utils import (
     value_error
 )
 
-pytestmark = pytest.mark.unittest
 B, S, V, H = 2, 3, 7, 4
 zeros, ones = torch.zeros, torch.ones
 

@@ -8,7 +8,6 @@ from ding_grpo.model import PromptBatch
 from ding_grpo.rollout import Branching, Node, Sampling, Tree, TreePlan, generate
 from tests.rollout.test_generate import CPU, prompts_of, uniform_of
 
-pytestmark = pytest.mark.unittest
 EOS, MOST, ROWS = [29], 10, 8
 
 

@@ -6,7 +6,6 @@ from ding_grpo.model import PromptBatch
 from ding_grpo.rollout import EarlyStop, Sampling, generate
 from tests.rollout.test_generate import CPU, prompts_of, uniform_of
 
-pytestmark = pytest.mark.unittest
 ONE_GROUP = [(0, 0), (0, 1), (0, 2), (0, 3)]
 
 

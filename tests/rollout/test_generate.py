@@ -1,10 +1,8 @@
-import pytest
 import torch
 
 from ding_grpo.model import PromptBatch
 from ding_grpo.rollout import Sampling, generate
 
-pytestmark = pytest.mark.unittest
 CPU = torch.device('cpu')
 
 

@@ -3,8 +3,6 @@ import torch
 
 from ding_grpo.rollout import KeptSets
 
-pytestmark = pytest.mark.unittest
-
 
 def masks(number, size, seed=0):
     """Sets of all sizes from 1 to V, the sampled token among them."""

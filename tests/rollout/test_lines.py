@@ -7,8 +7,6 @@ from ding_grpo.rollout import EarlyStop, Sampling, generate
 from tests.model.helper import set_way
 from tests.rollout.test_generate import CPU, prompts_of, uniform_of
 
-pytestmark = pytest.mark.unittest
-
 ROWS = [0] * 6 + [1] * 8 + [2] * 2  # the prompt of each row
 
 

@@ -7,7 +7,6 @@ from transformers.modeling_outputs import CausalLMOutput
 from ding_grpo.rollout import Sampling, draw
 from ding_grpo.rollout import sampling as module
 
-pytestmark = pytest.mark.unittest
 ROWS = 6
 ALONE = [
     {

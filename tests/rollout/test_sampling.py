@@ -4,8 +4,6 @@ import torch
 from ding_grpo.rollout import Sampling
 from ding_grpo.rollout.sampling import draw, force
 
-pytestmark = pytest.mark.unittest
-
 
 class TestSampling:
 

@@ -33,8 +33,3 @@ def stopped(finished, tmp_path, monkeypatch):
     main, create = saving()
     main.policy.learn.resume_training = True
     return main, create
-
-
-@pytest.fixture
-def own_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)

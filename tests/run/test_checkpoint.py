@@ -9,7 +9,6 @@ from ding_common import CheckpointError
 from ding_grpo.run import around
 from ding_grpo.run.checkpoint import newest, numbered, prune, read_checkpoint, save_checkpoint, whole_folder
 
-pytestmark = pytest.mark.unittest
 NUMBERS = torch.arange(2. ** 20)  # 4 MiB
 
 

@@ -9,7 +9,6 @@ from tests.run.configs import tokens
 from tests.runs import each_update, train
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_sets_a_flag_and_the_next_one_ends_the_run_at_once(number):
     before, interrupt = signal.getsignal(number), Interrupt()

@@ -25,7 +25,6 @@ METRICS = dict(
     tokens_per_second=9.,
     train_time=3.
 )
-pytestmark = pytest.mark.unittest
 
 
 def engine(update, envstep=7, **more):

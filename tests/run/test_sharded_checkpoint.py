@@ -8,7 +8,6 @@ from ding_common import CheckpointError
 from ding_grpo.run.checkpoint import newest, prune, read_checkpoint, save_checkpoint
 from ding_grpo.run.sharded_checkpoint import write_shards
 
-pytestmark = pytest.mark.unittest
 BEST = 'ckpt_best.pth.tar'
 
 

@@ -121,9 +121,8 @@ def repeated(folder, tmp_path, monkeypatch, pipeline=serial_pipeline_onpolicy):
 
 
 @pytest.mark.envtest
-def test_a_run_of_a_config_leaves_what_repeats_it(tmp_path, monkeypatch):
+def test_a_run_of_a_config_leaves_what_repeats_it(own_folder, tmp_path, monkeypatch):
     """The number of updates was an argument of the run."""
-    monkeypatch.chdir(tmp_path)
     policy = train(small('think_answer_grpo_serial'), 4, name='runs/cli', pipeline=serial_pipeline)
     card = ModelCard.load('runs/cli/model/last/README.md')
     assert 'These are the weights after 4 updates.' in card.text and '| problems in training | 4 |' in card.text
@@ -134,8 +133,7 @@ def test_a_run_of_a_config_leaves_what_repeats_it(tmp_path, monkeypatch):
 
 
 @pytest.mark.envtest
-def test_a_policy_of_an_environment(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_policy_of_an_environment(own_folder, tmp_path, monkeypatch):
     run = GRPO(env='CartPole-v1', n_evaluator_episode=2, stop_value=1e9, exp_name='run').train(updates=1)
     os.mkdir('saved')
     run.save('saved')
@@ -150,9 +148,7 @@ def test_a_policy_of_an_environment(tmp_path, monkeypatch):
         GRPO.load('model')
 
 
-@pytest.mark.unittest
-def test_paths_are_replaced_by_their_last_part_and_texts_stay(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_paths_are_replaced_by_their_last_part_and_texts_stay(tmp_path, own_folder):
     for name in ('a/train.jsonl', 'b/train.jsonl', 'rewards.py', 'models/base/config.json'):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -184,7 +180,6 @@ def test_paths_are_replaced_by_their_last_part_and_texts_stay(tmp_path, monkeypa
     assert set(portable.files) == {'train.jsonl', '_train.jsonl', 'x.jsonl', 'rewards.py', 'base'}
 
 
-@pytest.mark.unittest
 def test_adapters_name_their_base_model_and_not_its_folder(tmp_path):
     path = tmp_path / 'adapter_config.json'
     for base, name in ((str(tmp_path), tmp_path.name), ('owner/name', 'owner/name')):

@@ -13,7 +13,6 @@ BUDGETS = dict(
 )
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('kind', brief(BUDGETS, ['llama']))
 def test_launches_and_waits(kind):
     found = count(kind, 'uneven')

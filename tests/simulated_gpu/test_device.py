@@ -10,7 +10,6 @@ from tests.cases import long
 from tests.shipped import small
 from tests.simulated_gpu import SimulatedGPU
 
-pytestmark = pytest.mark.unittest
 CUDA, CPU = torch.device('cuda', 0), torch.device('cpu')
 
 
@@ -123,9 +122,8 @@ class TestCounts:
 @pytest.mark.parametrize(
     'name', ['think_answer_gae', 'cartpole_grpo', *map(long, ['think_answer_grpo', 'guess_grpo', 'pendulum_grpo'])]
 )
-def test_runs(name, gpu, tmp_path, monkeypatch):
+def test_runs(name, gpu, own_folder):
     """Two updates, in which no tensor lies where it should not, and no operation is one that a GPU refuses."""
-    monkeypatch.chdir(tmp_path)
     main, create = small(name)
     main.policy.cuda = True
     policy = serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=2)

@@ -12,8 +12,6 @@ from dizoo_llm.agents import AgentEnv
 from tests.dizoo_llm.agents import programs
 from tests.dizoo_llm.agents.episodes import play, read, turn
 
-pytestmark = pytest.mark.unittest
-
 
 def test_a_conversation_goes_on_with_its_ids(env_of):
     env = env_of('twice')

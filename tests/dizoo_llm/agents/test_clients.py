@@ -11,8 +11,6 @@ from dizoo_llm.agents import AgentEnv
 from tests.dizoo_llm.agents import programs
 from tests.dizoo_llm.agents.episodes import begin, play, turn
 
-pytestmark = pytest.mark.unittest
-
 
 def test_all_rows_may_ask_in_threads(env_of):
     """Few threads would wait for the model, which waits for the other rows."""

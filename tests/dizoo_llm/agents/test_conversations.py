@@ -9,7 +9,6 @@ from dizoo_llm.agents.body import Asked, Refused, answer
 from dizoo_llm.agents.conversations import Conversations
 from tests.cases import long
 
-pytestmark = pytest.mark.unittest
 TOOLS = [dict(type='function', function=dict(name='add', parameters=dict(type='object', properties={})))]
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 

@@ -13,7 +13,6 @@ from tests.dizoo_llm.agents.environments import SEEN, Child, Counter, record
 from tests.dizoo_llm.agents.programs import user
 from tests.dizoo_llm.agents.episodes import begin, play, read, turn
 
-pytestmark = pytest.mark.unittest
 ROWS = [dict(prompt=[user(f'q{i}')]) for i in range(4)]
 
 

@@ -8,8 +8,6 @@ import pytest
 from tests.dizoo_llm.agents import programs
 from tests.dizoo_llm.agents.episodes import begin, play, turn
 
-pytestmark = pytest.mark.unittest
-
 
 async def leaves(error=SystemExit):
     raise error(3)

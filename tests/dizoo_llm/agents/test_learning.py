@@ -9,7 +9,6 @@ from dizoo_llm.text.tokenizer import build_word_tokenizer
 from tests.cases import long
 from tests.dizoo_llm.agents.test_openenv import numbers, server
 
-pytestmark = pytest.mark.unittest
 CALL = '<tool_call>{"name":"open","arguments":{"number":%d}}</tool_call>'
 WORDS = [*(CALL % n for n in (1, 2, 3)), *'1 2 3 to higher lower right invalid open user assistant tool'.split()]
 TEMPLATE = (
@@ -71,9 +70,8 @@ def learn(task, groups, seed, **options):
 
 
 @pytest.mark.parametrize('seed', [0, long(1)])
-def test_an_environment_class_of_trl(tmp_path, monkeypatch, seed):
+def test_an_environment_class_of_trl(own_folder, seed):
     """Which of three boxes. A call is one word of the model, and names the right box in 1 of 10 episodes at first."""
-    monkeypatch.chdir(tmp_path)
     rows = [dict(prompt=str(n), number=n) for n in (1, 2, 3)]
     task = dict(type='environment', factory=Boxes, problems=rows, reward=named, max_tool_calling_iterations=1)
     first, last = learn(task, 3, seed)
@@ -81,9 +79,8 @@ def test_an_environment_class_of_trl(tmp_path, monkeypatch, seed):
 
 
 @pytest.mark.parametrize('seed', [0, long(1)])
-def test_an_openenv_server(tmp_path, monkeypatch, seed):
+def test_an_openenv_server(own_folder, seed):
     """1 or 2, in two guesses: 1 for the right one, -0.1 for another. A policy that reads the reply gets 0.95."""
-    monkeypatch.chdir(tmp_path)
     with server('guess', 64) as url:
         task = dict(type='openenv', **numbers(url, problems=[dict(seed=i, high=2) for i in range(2)]))
         first, last = learn(dict(task, text=f'{__name__}:hint'), 2, seed, advantage='return_to_go_by_step')

@@ -21,7 +21,6 @@ from tests.dizoo_llm.agents import programs
 from tests.dizoo_llm.agents.episodes import turn
 from tests.shipped import small
 
-pytestmark = pytest.mark.unittest
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>'
 
 
@@ -162,8 +161,7 @@ def configs(**policy):
 
 
 @pytest.mark.parametrize('manager', ['base', 'subprocess'])
-def test_those_read_are_those_learned(tmp_path, monkeypatch, manager):
-    monkeypatch.chdir(tmp_path)
+def test_those_read_are_those_learned(own_folder, manager):
     main, create = configs(collect=dict(temperature=0.7))
     main.env.task.temperature, create.env_manager.type = 0.7, manager
     learned = []
@@ -179,9 +177,8 @@ def test_those_read_are_those_learned(tmp_path, monkeypatch, manager):
     assert len(set(map(tuple, read))) > 30 and all(value < 0 for answer in read for value in answer)
 
 
-def test_of_evaluations_and_play(tmp_path, monkeypatch, env_of):
+def test_of_evaluations_and_play(own_folder, env_of):
     """Greedily, the policy is certain of each token; otherwise they are those of the temperature."""
-    monkeypatch.chdir(tmp_path)
     main, create = configs(eval=dict(evaluator=dict(eval_freq=1, samples_per_start=1)))
     policy = serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=0)
     first = [sum(map(sum, episode['read'])) for episode in read_json_lines('read.jsonl')]

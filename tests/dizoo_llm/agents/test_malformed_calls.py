@@ -5,7 +5,6 @@ import pytest
 
 from dizoo_llm.agents.tool_calls import calls_of
 
-pytestmark = pytest.mark.unittest
 TAGS = '{# <tool_call> <function= #}'  # a template of Qwen 3.5
 
 

@@ -18,7 +18,6 @@ from dizoo_llm.tasks.environments.openenv import Sessions, text_of
 from tests.dizoo_llm.agents.programs import user
 from tests.dizoo_llm.agents.episodes import play, turn
 
-pytestmark = pytest.mark.unittest
 HERE = 'tests.dizoo_llm.agents.test_openenv'
 
 

@@ -22,8 +22,6 @@ from tests.cases import long
 from tests.dizoo_llm.agents.programs import ask, in_a_thread, user, write_tokenizer
 from tests.shipped import small
 
-pytestmark = pytest.mark.unittest
-
 
 class Ledger:
     """What the agents themselves know of their episodes. The reward of each is its number."""
@@ -194,8 +192,7 @@ def episodes(samples):
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
 @pytest.mark.parametrize('rows, collects, seconds', [(24, 1, 2.0), long(200, 25, 5.0)])
-def test_what_ended_well_is_learned_and_nothing_is_left(tmp_path, monkeypatch, rows, collects, seconds):
-    monkeypatch.chdir(tmp_path)
+def test_what_ended_well_is_learned_and_nothing_is_left(own_folder, monkeypatch, rows, collects, seconds):
     monkeypatch.setattr(sys.modules[__name__], 'LEDGER', Ledger())
     found, states, threads = [], [], set(threading.enumerate())
     main, create = configs(rows, seconds)

@@ -16,7 +16,6 @@ from tests.dizoo_llm.agents.episodes import begin, play, turn
 from tests.project.documents import blocks_of
 
 pytest.importorskip('verifiers.v1', reason='needs verifiers from 0.4 on, which numpy<2 excludes')
-pytestmark = pytest.mark.unittest
 FOLDER = os.path.join(os.path.dirname(__file__), 'verifiers_tasksets')
 
 

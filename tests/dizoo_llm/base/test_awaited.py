@@ -16,7 +16,6 @@ from dizoo_llm.tasks import create_task
 from tests.cases import brief
 from tests.dizoo_llm.helper import PROBLEMS, Prompts, environments, interrupted, problems, python_task, section
 
-pytestmark = pytest.mark.unittest
 LIMITS = Limits(concurrency=32, seconds=5.0, retries=3)
 
 

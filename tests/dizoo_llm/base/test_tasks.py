@@ -14,7 +14,6 @@ from tests.dizoo_llm.helper import PROBLEMS, Prompts, problems, python_task
 LINE = r' \(test_tasks.py:\d+\)'
 
 
-@pytest.mark.unittest
 class TestThinkAnswer:
 
     def test_prompts_are_the_notebooks(self):
@@ -70,7 +69,6 @@ def in_batch(answer):
     return [s.message if isinstance(s, TaskError) else s for s in scores]
 
 
-@pytest.mark.unittest
 class TestCheckedScores:
 
     def test_good_scores_come_as_floats_in_the_order_of_the_weights(self):
@@ -135,7 +133,6 @@ class TestCheckedScores:
                 Batch(answer).checked_score(problem, 'x')
 
 
-@pytest.mark.unittest
 class TestCreateTask:
 
     def test_a_class_that_cannot_be_used(self):
@@ -176,7 +173,6 @@ class TestCreateTask:
         assert TASK_REGISTRY.get('mine') is other
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('made', ['np.array([nan, 0.25])', 'torch.tensor([nan, 0.25], requires_grad=True).bfloat16()'])
 def test_a_scorer_of_batches_may_return_arrays_which_are_checked(tmp_path, made):
     scorer = f'import numpy as np, torch\nnan = np.nan\ndef score_batch(problems, completions):\n    return {made}\n'
@@ -187,7 +183,6 @@ def test_a_scorer_of_batches_may_return_arrays_which_are_checked(tmp_path, made)
     assert 'raised ValueError: score returned 2 entries, must return a list of 3' in short.message
 
 
-@pytest.mark.unittest
 def test_problems_and_replies_have_a_dict_of_their_own():
     one, other = Problem('a'), Problem('a')
     one.metadata['kind'] = 'x'

@@ -10,7 +10,6 @@ from dizoo_llm.base.time_limit import time_limit
 from dizoo_llm.tasks import MultiTurnTask, Problem, Reply, Task, Turn, create_task
 from tests.dizoo_llm.helper import PROBLEMS, Prompts, problems, python_task
 
-pytestmark = pytest.mark.unittest
 FILE = PROBLEMS + '''
 def {}:
     while {}:

@@ -7,8 +7,6 @@ from dizoo_llm.data.facts import as_written
 from dizoo_llm.tasks import Problem, create_task
 from tests.dizoo_llm.helper import file_task, python_task, sides, write
 
-pytestmark = pytest.mark.unittest
-
 
 def numbers(problem):
     return [int(n) for n in re.findall(r'\d+', problem.messages[-1]['content'])]

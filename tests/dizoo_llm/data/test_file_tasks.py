@@ -18,7 +18,6 @@ def gsm8k(tmp_path):
     return dict(type='file', path=path, reference_in='####', answer_in='####', check='number')
 
 
-@pytest.mark.unittest
 class TestFile:
 
     def test_gsm8k_as_downloaded(self, gsm8k):
@@ -85,8 +84,7 @@ class TestFile:
         ],
         ids=str
     )
-    def test_wrong_config(self, gsm8k, tmp_path, monkeypatch, changes, message):
-        monkeypatch.chdir(tmp_path)
+    def test_wrong_config(self, gsm8k, tmp_path, own_folder, changes, message):
         write(tmp_path / 'empty.jsonl', [])
         with pytest.raises(ConfigError, match=message):
             create_task(dict(gsm8k, **changes))
@@ -105,7 +103,6 @@ ANSWERS = [
 ]
 
 
-@pytest.mark.unittest
 class TestPython:
 
     def test_an_answer_is_written_as_people_write_it(self, tmp_path):
@@ -187,7 +184,6 @@ WRONG = [
 ]
 
 
-@pytest.mark.unittest
 class TestSignature:
 
     def task(self, folder, scorer, rows=ROWS):
@@ -221,7 +217,6 @@ class TestSignature:
             check_scorer(kind('1'))
 
 
-@pytest.mark.unittest
 def test_feedback_of_a_python_file(tmp_path):
     path = tmp_path / 'sums.py'
     path.write_text(

@@ -67,7 +67,6 @@ DATA = dict(
 )
 
 
-@pytest.mark.unittest
 class TestTaskFile:
 
     @pytest.mark.parametrize(
@@ -116,7 +115,6 @@ class TestTaskFile:
         assert len(create_task(dict(type='file', path=str(tmp_path / 'data' / 'b.jsonl')))) == 1
 
 
-@pytest.mark.unittest
 class TestLongTexts:
 
     @pytest.mark.parametrize(

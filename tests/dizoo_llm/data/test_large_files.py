@@ -36,7 +36,6 @@ def config(path, rows, **options):
     return dict(type='file', path=write(path, rows), **options)
 
 
-@pytest.mark.unittest
 class TestReading:
 
     def test_all_environments_read_a_file_once(self, tmp_path, reads):

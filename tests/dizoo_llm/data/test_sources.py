@@ -8,7 +8,7 @@ from dizoo_llm.tasks import create_task
 from tests.dizoo_llm.helper import problems, write
 from tests.dizoo_llm.rewards.test_functions import VERL, compute_score
 
-pytestmark = pytest.mark.unittest
+pytestmark = pytest.mark.usefixtures('own_folder')
 ROWS = [dict(question=f'{n} + 1?', answer=str(n + 1)) for n in range(6)]
 
 
@@ -20,12 +20,6 @@ NESTED = dict(reward_model=dict(ground_truth='b'))
 EXPECTED = [(row['question'], row['answer']) for row in ROWS]
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 @pytest.fixture
 def datasets():
     return pytest.importorskip('datasets')
@@ -33,17 +27,17 @@ def datasets():
 
 class TestSources:
 
-    def test_files_a_pattern_and_a_list_of_rows(self, folder):
-        write(folder / 'a1.jsonl', ROWS[:2])
+    def test_files_a_pattern_and_a_list_of_rows(self, own_folder):
+        write(own_folder / 'a1.jsonl', ROWS[:2])
         assert len(create_task(dict(type='file', path='a*'))) == 2
-        (folder / 'a2.json').write_text(json.dumps(ROWS[2:4]))
-        (folder / 'a3.csv').write_text('question,answer\n4 + 1?,5\n5 + 1?,6\n')
+        (own_folder / 'a2.json').write_text(json.dumps(ROWS[2:4]))
+        (own_folder / 'a3.csv').write_text('question,answer\n4 + 1?,5\n5 + 1?,6\n')
         for source in (['a1.jsonl', 'a2.json', 'a3.csv'], 'a*', ROWS):
             assert texts(create_task(dict(type='file', path=source))) == EXPECTED
 
-    def test_a_place_in_one_of_several_files(self, folder):
-        write(folder / 'a1.jsonl', ROWS)
-        write(folder / 'a2.jsonl', [*ROWS[:1], dict(question='x')])
+    def test_a_place_in_one_of_several_files(self, own_folder):
+        write(own_folder / 'a1.jsonl', ROWS)
+        write(own_folder / 'a2.jsonl', [*ROWS[:1], dict(question='x')])
         with pytest.raises(ConfigError, match=r"env.task.path = 'a\*.jsonl': a2.jsonl: line 2 has no 'answer'"):
             create_task(dict(type='file', path='a*.jsonl'))
 
@@ -81,9 +75,9 @@ class TestSources:
         ],
         ids=str
     )
-    def test_wrong_sources(self, folder, datasets, monkeypatch, source, message):
+    def test_wrong_sources(self, own_folder, datasets, monkeypatch, source, message):
         monkeypatch.setattr('datasets.config.HF_HUB_OFFLINE', True)
-        write(folder / 'a.jsonl', ROWS)
+        write(own_folder / 'a.jsonl', ROWS)
         data = datasets.Dataset.from_list(ROWS)
         data.save_to_disk('one')
         datasets.DatasetDict(train=data, test=data).save_to_disk('two')
@@ -101,8 +95,8 @@ class TestColumns:
         ],
         ids=str
     )
-    def test_what_is_taken_is_told_once(self, folder, capsys, row, said):
-        path = write(folder / 'a.jsonl', [row])
+    def test_what_is_taken_is_told_once(self, own_folder, capsys, row, said):
+        path = write(own_folder / 'a.jsonl', [row])
         for _ in range(3):
             problem = create_task(dict(type='file', path=path)).problem(0)
             assert problem.text.removeprefix('user: ') == 'a' and problem.answer == 'b'
@@ -130,7 +124,7 @@ class TestColumns:
         assert task.problem(0).answer == '' and not task.demonstrates
         assert task.checked_score(task.problem(0), 'abc') == dict(reward=3.0)
 
-    def test_a_file_of_verl_and_its_function(self, folder):
+    def test_a_file_of_verl_and_its_function(self, own_folder):
         pa = pytest.importorskip('pyarrow')
         from pyarrow import parquet
         parquet.write_table(pa.Table.from_pylist(VERL), 'train.parquet')

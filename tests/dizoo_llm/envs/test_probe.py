@@ -7,8 +7,6 @@ from dizoo_llm.tasks import ThinkAnswerTask, create_task
 from tests.dizoo_llm.helper import Prompts
 from tests.tasks import in_batches
 
-pytestmark = pytest.mark.unittest
-
 
 @pytest.fixture
 def env():

@@ -13,8 +13,6 @@ from dizoo_llm.text.tokenizer import load_tokenizer
 from tests.conftest import TINY
 from tests.shipped import write_model_and_data
 
-pytestmark = pytest.mark.unittest
-
 
 class Grower:
     """Trees of a random model of characters after 'hi', of up to 20 tokens. What it samples is replaced: each
@@ -37,8 +35,7 @@ class Grower:
 
 
 @pytest.fixture
-def grower(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def grower(own_folder, monkeypatch):
     write_model_and_data(TINY)
     return Grower(monkeypatch)
 
@@ -97,8 +94,7 @@ def test_a_tree_as_text():
         (['hi', '--above', '1'], '--above needs --tree'),
     ]
 )
-def test_the_command(tmp_path, monkeypatch, options, told):
-    monkeypatch.chdir(tmp_path)
+def test_the_command(own_folder, options, told):
     write_model_and_data(TINY)
     found = CliRunner().invoke(main, ['base', *options])
     assert found.exit_code == (0 if told is None else 2) and (told is None or told in found.output)

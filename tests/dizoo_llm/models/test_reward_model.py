@@ -48,7 +48,6 @@ def folder(tmp_path_factory):
     return save_model(tmp_path_factory.mktemp('model'))[0]
 
 
-@pytest.mark.unittest
 class TestRewardModel:
 
     def test_is_what_the_model_gives_for_each_row_alone(self, folder):
@@ -106,7 +105,6 @@ class TestRewardModel:
             RewardModel(dict(dict(pretrained=folder), **cfg)).scores(*ROWS)
 
 
-@pytest.mark.unittest
 class TestRewardedTask:
 
     @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ def check(request):
     return request.param
 
 
-@pytest.mark.unittest
 class TestAnswers:
 
     @pytest.mark.parametrize('answer_in', list(EXTRACTORS))

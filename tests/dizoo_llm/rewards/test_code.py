@@ -16,7 +16,6 @@ from dizoo_llm.tasks import create_task
 from tests.cases import brief
 from tests.dizoo_llm.helper import PROBLEMS, python_task
 
-pytestmark = pytest.mark.unittest
 DOUBLE = 'def double(n):\n    return 2 * n\n'
 ASSERTS = ['assert double(1) == 2', 'assert double(0) == 0', 'assert double(-3) == -6', 'assert double("a") == "aa"']
 PAIRS = [['1', '2'], ['10', '20\n']]

@@ -9,8 +9,6 @@ from ding_common import ConfigError
 from dizoo_llm.tasks import create_task
 from tests.dizoo_llm.helper import problems
 
-pytestmark = pytest.mark.unittest
-
 ROWS = [dict(question=f'{n} + 1?', answer=str(n + 1), level=n) for n in range(3)]
 CHATS = [
     dict(prompt=[dict(role='user', content=f'{n} + 1?')], ground_truth=str(n + 1), level=n, prompts_of='x')
@@ -122,8 +120,7 @@ def test_only_functions_of_batches_are_scored_in_batches(reward, batches):
     assert task.scores_batches == task.evaluation().scores_batches == batches
 
 
-def test_by_name_from_a_file_that_runs_once(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_by_name_from_a_file_that_runs_once(tmp_path, own_folder):
     (tmp_path / 'mine.py').write_text(
         "open('ran', 'a').write('x')\n\n\ndef correct(completion, answer):\n    return completion == answer\n"
     )
@@ -174,8 +171,7 @@ def test_an_error_of_one_of_several():
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__
 )  # yapf: disable
-def test_a_wrong_reward_ends_in_one_line(reward, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_wrong_reward_ends_in_one_line(reward, message, own_folder):
     with pytest.raises(ConfigError) as error:
         create_task(dict(type='file', path=ROWS, reward=reward))
     assert message in error.value.message and '\n' not in error.value.message

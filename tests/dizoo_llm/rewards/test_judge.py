@@ -20,7 +20,6 @@ from dizoo_llm.rewards import judge
 from dizoo_llm.tasks import create_task
 from tests.dizoo_llm.helper import PROBLEMS, python_task
 
-pytestmark = pytest.mark.unittest
 ROWS = [dict(question='Who are you?', answer='a {completion} {prompt}'), dict(question='{answer}', answer='b')]
 CODE = re.compile(r'VERDICT-(\w+): N')
 SECRET = 'sk-very-secret-5150'

@@ -6,7 +6,6 @@ from dizoo_llm.rewards import answer_reward, format_reward, is_formatted
 PERFECT = '9 4 </think> <answer> 3 </answer>'
 
 
-@pytest.mark.unittest
 class TestRewards:
 
     @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ def ask(first, number=20):
     return [math_verify([(given, answer)]) == [score] for given, answer, score in asked]
 
 
-@pytest.mark.unittest
 class TestMathServer:
 
     def test_forks_get_their_own_answers_also_while_a_thread_asks(self):

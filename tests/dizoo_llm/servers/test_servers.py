@@ -66,7 +66,6 @@ def own(tmp_path):
         each.end()
 
 
-@pytest.mark.unittest
 class TestServers:
 
     def test_answers_come_back_as_they_are(self, own):

@@ -44,7 +44,6 @@ def task():
     return tools(HERE + 'hostile', seconds=0.5, max_chars=50)
 
 
-@pytest.mark.unittest
 class TestHostile:
 
     @pytest.mark.parametrize(
@@ -90,7 +89,6 @@ class TestHostile:
         assert said(task, call('wide', number=2_000_000)) == ['\0' * 1_000_000]
 
 
-@pytest.mark.unittest
 @pytest.mark.skipif(not os.path.exists('/proc'), reason='reads /proc')
 @pytest.mark.parametrize(
     'program, more',

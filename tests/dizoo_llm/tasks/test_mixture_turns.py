@@ -8,8 +8,6 @@ from dizoo_llm.envs.demonstrations import Demonstrations
 from dizoo_llm.tasks import TASK_REGISTRY, create_task
 from tests.dizoo_llm.helper import play
 
-pytestmark = pytest.mark.unittest
-
 
 @TASK_REGISTRY.register('test_letter')
 class Letter(Task):

@@ -7,7 +7,6 @@ from dizoo_llm.tasks import create_task
 from dizoo_llm.tasks.rearrange.steps import written
 from tests.dizoo_llm.helper import problems, sides
 
-pytestmark = pytest.mark.unittest
 BY_HAND = Problem('', 'c d b a', dict(letters=['b', 'd', 'a', 'c'], chain=('reverse', 'swap', 'rotate')))
 RIGHT = '1 c a d b 2 a c d b 3 c d b a'
 

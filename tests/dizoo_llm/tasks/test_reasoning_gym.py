@@ -23,7 +23,6 @@ def make(name, **options):
     return create_task(dict(dict(type='reasoning_gym', name=name, eval_size=5), **options))
 
 
-@pytest.mark.unittest
 class TestReasoningGym:
 
     def test_items_are_a_function_of_seed_and_index(self):
@@ -86,7 +85,6 @@ class TestReasoningGym:
             assert scored['right'] == (form == '{}') and scored['score'] <= 1
 
 
-@pytest.mark.unittest
 class TestScorers:
 
     @pytest.mark.parametrize('names', [EVALUATING | {'chain_sum', 'coin_flip', 'rush_hour'}, long(None)])

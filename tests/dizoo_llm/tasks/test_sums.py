@@ -25,7 +25,6 @@ def last(problem):
     return problem.prompt[-1]['content']
 
 
-@pytest.mark.unittest
 class TestArithmetic:
 
     def test_a_problem(self):
@@ -71,7 +70,6 @@ class TestArithmetic:
         assert len(answers) <= 9 * 9 + 9 * 10 // 2 and min(map(int, answers)) == 0
 
 
-@pytest.mark.unittest
 class TestCalculator:
 
     @pytest.mark.parametrize(
@@ -101,7 +99,6 @@ class TestCalculator:
             calc(expression)
 
 
-@pytest.mark.unittest
 class TestProducts:
 
     def test_every_product_once(self):
@@ -137,7 +134,6 @@ def mixture(*parts):
     return create_task(dict(type='mixture', parts=list(parts)))
 
 
-@pytest.mark.unittest
 class TestMixture:
 
     def test_all_problems_in_proportion_to_the_weights_and_all_held_out_ones_once(self):

@@ -75,7 +75,6 @@ def counter(**changes):
     return GymTextTask('Counter-v0', f'{__name__}:Plain', **changes)
 
 
-@pytest.mark.unittest
 class TestGame:
 
     def test_a_game_by_hand(self):
@@ -132,7 +131,6 @@ class TestGame:
         assert dialogue(counter(), 0, '1')[0].anchor is None
 
 
-@pytest.mark.unittest
 class TestFaces:
 
     def test_the_words_of_a_face_are_all_that_it_says(self):

@@ -10,7 +10,6 @@ from tests.dizoo_llm.helper import play, pretrained, problems, read
 from tests.shipped import CHAT
 
 
-@pytest.mark.unittest
 class TestCalls:
 
     def test_a_dialogue_by_hand(self):

@@ -28,7 +28,6 @@ def here(tokenizer, **options):
     return tokenizer.apply_chat_template(ASKED, add_generation_prompt=True, return_dict=False, **options)
 
 
-@pytest.mark.unittest
 class TestTemplate:
 
     def test_options_keep_their_types(self):
