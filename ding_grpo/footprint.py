@@ -11,10 +11,7 @@ MEBI = 2 ** 20
 
 
 class Footprint(NamedTuple):
-    """
-    Overview:
-        Bytes of the parts of a run, without the process and its libraries.
-    """
+    """Bytes of the parts of a run, without the process and its libraries."""
     weights: int
     gradients: int
     optimizer: int
@@ -44,19 +41,10 @@ def footprint(
         reference: bool = False,
         divided: bool = True
 ) -> Optional[Footprint]:
-    """
-    Overview:
-        The memory of a run, without a critic or a teacher of its own.
-    Arguments:
-        - model (:obj:`CausalLM`): Its weights may be on the device ``meta``.
-        - tokens (:obj:`int`): Number of tokens that learning reads at a time.
-        - rows, length (:obj:`int`): Rows that are sampled at a time, and the number of tokens that each adds.
-        - optimizer (:obj:`Dict`): ``policy.learn.optimizer``.
-        - reference (:obj:`bool`): Whether a KL needs a copy of the weights.
-        - divided (:obj:`bool`): Whether a mini-batch has more tokens than these.
-    Returns:
-        - footprint (:obj:`Optional[Footprint]`): None for other architectures and other optimizers.
-    """
+    """The memory of a run, without a critic or a teacher of its own; None for other architectures and other optimizers.
+    The weights of ``model`` may be on the device ``meta``. ``tokens``: that learning reads at a time; ``divided``:
+    whether a mini-batch has more. ``rows``: that are sampled at a time, each with ``length`` more tokens.
+    ``optimizer``: ``policy.learn.optimizer``. ``reference``: whether a KL needs a copy of the weights."""
     sizes = _Sizes.of(model)
     if sizes is None or optimizer['type'] not in STATES:
         return None

@@ -25,12 +25,7 @@ class Item(NamedTuple):
 
 
 def migrated(source: str) -> str:
-    """
-    Overview:
-        The source of a config with the current names of keys.
-    Raises:
-        - SyntaxError: If it is not Python.
-    """
+    """The source of a config with the current names of keys. Raises a ``SyntaxError`` if it is not Python."""
     while True:
         edits = [edit for section in _sections(source) if (edit := _edit(source, section))]
         if not edits:

@@ -256,19 +256,10 @@ class GRPOPolicy(Policy):
             forced: Dict[int, Dict[int, Any]] = {},
             greedy: bool = False
     ) -> Dict[int, Any]:
-        """
-        Overview:
-            Sample an action for each environment, all in one batch; for a language model, a whole completion.
-        Arguments:
-            - data (:obj:`Dict[int, Any]`): Observations by environment.
-            - row_keys (:obj:`Optional[Dict[int, Tuple]]`): (collect, group, row) by environment, from the group \
-                collector; None for other loops, whose rows get random numbers of their own until ``reset``.
-            - forced (:obj:`Dict[int, Tuple]`): See ``Actor.sample``.
-            - greedy (:obj:`bool`): Choose the most probable token or action.
-        Returns:
-            - output (:obj:`Dict[int, Dict]`): ``action`` and its ``logp`` by environment; with ``extra_rows`` also \
-                ``dropped``, whether the row is one of the longest.
-        """
+        """Sample an action for each environment, all in one batch, see ``Actor.sample``; for a language model, a whole
+        completion. ``data``: observations by environment. ``row_keys``: (collect, group, row) by environment, from the
+        group collector; None for other loops, whose rows get random numbers of their own until ``reset``. ``greedy``:
+        choose the most probable token or action."""
         with memory_advice('sampling', f'Sample fewer rows at a time: lower env.collector_env_num, now {len(data)}.'):
             if greedy:
                 return self.actor.greedy(data)
@@ -280,17 +271,9 @@ class GRPOPolicy(Policy):
         return with_token_rewards(self.actor.transition(obs, policy_output, timestep), timestep.info)
 
     def _get_train_sample(self, transitions: List[Any]) -> List[Dict[str, Any]]:
-        """
-        Overview:
-            Fold the episodes of a group into one sample.
-        Arguments:
-            - transitions (:obj:`List[Any]`): The transitions of each episode of the group, as lists, or one list of \
-                all of them, one whole episode after the other.
-        Returns:
-            - samples (:obj:`List[Dict]`): One sample, see ``fold_group``, with two more keys: ``equal``, see \
-                ``Advantage.equal``, and ``sampled_after``, the number of optimizer steps before sampling, unless \
-                each token has one.
-        """
+        """Fold the episodes of a group, each a list of transitions or all of them in one list, into one sample, see
+        ``fold_group``. It has two more keys: ``equal``, see ``Advantage.equal``, and ``sampled_after``, the number of
+        optimizer steps before sampling, unless each token has one."""
         episodes = whole_episodes(transitions) if isinstance(transitions[0], dict) else transitions
         sample = fold_group(episodes, self._cfg.collect.shared_start)
         equal = self._advantage.equal(Batch.of([sample]))

@@ -10,15 +10,9 @@ LAST_GAIN = 0.01
 
 @torch.no_grad()
 def init_as_ppo(model: nn.Module) -> None:
-    """
-    Overview:
-        Initialize a model of DI-engine as its PPO does with ``ppo_param_init``: orthogonal weights; for continuous
-        actions small ones in the whole actor, so that first actions are near 0, and log standard deviations of -0.5
-        (https://arxiv.org/abs/2006.05990).
-    Arguments:
-        - model (:obj:`nn.Module`): ``vac``, or another model with ``actor``, ``critic`` and ``actor_head``.
-    Raises:
-        - ConfigError: If the model has continuous actions and none of these parts.
+    """Initialize a model of DI-engine as its PPO does with ``ppo_param_init``: orthogonal weights; for continuous
+    actions small ones in the whole actor, so that first actions are near 0, and log standard deviations of -0.5
+    (https://arxiv.org/abs/2006.05990). The model then needs ``actor``, ``critic`` and ``actor_head``, as ``vac`` has.
     """
     continuous = getattr(model, 'action_space', 'discrete') in ('continuous', 'hybrid')
     if continuous and not all(hasattr(model, name) for name in ('actor', 'critic', 'actor_head')):

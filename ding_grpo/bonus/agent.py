@@ -40,12 +40,8 @@ from .keywords import set_keywords
 
 
 class GRPO(DingAgent):
-    """
-    Overview:
-        Trains a policy by GRPO. It makes the ordinary configs, and calls the same loop as \
-        ``ding -m serial_onpolicy``. Its config is in the folder of the run, ``config.py``, and gives the same run \
-        from the command line.
-    """
+    """Trains a policy by GRPO. It makes the ordinary configs, and calls the same loop as ``ding -m serial_onpolicy``.
+    Its config is in the folder of the run, ``config.py``, and gives the same run from the command line."""
 
     def __init__(
             self,
@@ -135,11 +131,8 @@ class GRPO(DingAgent):
 
     @classmethod
     def load(cls, folder: str) -> 'GRPO':
-        """
-        Overview:
-            A run by its folder, to evaluate it, or to go on. Reward functions and tasks of its config are imported \
-            when they are needed.
-        """
+        """A run by its folder, to evaluate it, or to go on. Reward functions and tasks of its config are imported when
+        they are needed."""
         self = cls.__new__(cls)
         saved = read_config(folder)
         self._begin(saved.main_config, saved.create_config, saved.seed)
@@ -240,11 +233,8 @@ class GRPO(DingAgent):
             max_new_tokens: Optional[int] = None,
             temperature: float = 0.0
     ) -> Union[str, List[str]]:
-        """
-        Overview:
-            Complete one prompt, or several, as they are read in the run: in the chat of the tokenizer, with the \
-            system prompt. Greedy at temperature 0.
-        """
+        """Complete one prompt, or several, as they are read in the run: in the chat of the tokenizer, with the system
+        prompt. Greedy at temperature 0."""
         complete = getattr(ENV_REGISTRY.get(self.create_config.env.type), 'complete', None)
         if complete is None:
             raise ConfigError('GRPO.generate(): only of language models.')
@@ -265,12 +255,9 @@ class GRPO(DingAgent):
         return None if self._spec is None else self._spec.tokenizer
 
     def save(self, folder: str) -> None:
-        """
-        Overview:
-            Write the model as it is, for ``AutoModelForCausalLM.from_pretrained``, with tokenizer and limits. After \
-            training also a model card, ``README.md``, and what repeats the run. Of another model than a language \
-            model its weights are written to the file ``folder``, or into that folder.
-        """
+        """Write the model as it is, for ``AutoModelForCausalLM.from_pretrained``, with tokenizer and limits. After
+        training also a model card, ``README.md``, and what repeats the run. Of another model than a language model its
+        weights are written to the file ``folder``, or into that folder."""
         self._build()
         spec, inside = self._spec, os.path.isdir(folder)
         if spec is None:
@@ -297,11 +284,8 @@ class GRPO(DingAgent):
         return os.path.join(folder, report.NAME)
 
     def replay(self, update: int, group: int = 0, rows: Sequence[int] = (), fork: Optional[str] = None) -> None:
-        """
-        Overview:
-            Sample a group again, as the run did after the checkpoint of an update, and print it, and what the update \
-            did to each token of some rows. With ``fork``, 'ROW:TOKEN', continue a row from a token on in other ways.
-        """
+        """Sample a group again, as the run did after the checkpoint of an update, and print it, and what the update did
+        to each token of some rows. With ``fork``, 'ROW:TOKEN', continue a row from a token on in other ways."""
         path = os.path.join(self._own_folder('replay'), 'ckpt', f'iteration_{update}.pth.tar')
         none: Tuple = ()
         replay.main.callback(path, group, tuple(rows), none, none, none, fork, alone=False, trust=True, run=None)

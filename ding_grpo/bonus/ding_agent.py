@@ -26,11 +26,8 @@ TRAIN = dict(
 
 
 class DingAgent:
-    """
-    Overview:
-        ``deploy``, ``collect_data``, ``batch_evaluate`` and ``best`` of an agent of DI-engine. Their arguments have \
-        the names and the meaning that they have there; ``context`` and ``debug`` have no effect here.
-    """
+    """``deploy``, ``collect_data``, ``batch_evaluate`` and ``best`` of an agent of DI-engine. Their arguments have the
+    names and the meaning that they have there; ``context`` and ``debug`` have no effect here."""
     folder: Optional[str]
     seed: int
     main_config: Any
@@ -82,10 +79,7 @@ class DingAgent:
             context: Optional[str] = None,
             debug: bool = False
     ) -> 'EvalReturn':  # noqa
-        """
-        Overview:
-            Evaluate with ``n_evaluator_episode`` episodes in ``env_num`` environments, see ``deploy`` for the result.
-        """
+        """Evaluate with ``n_evaluator_episode`` episodes in ``env_num`` environments, see ``deploy`` for the result."""
         found, _ = self._evaluated(dict(evaluator_env_num=env_num, n_evaluator_episode=n_evaluator_episode))
         return _result(found['eval_episode_return'])
 
@@ -134,10 +128,7 @@ class DingAgent:
 
     @property
     def best(self) -> 'DingAgent':
-        """
-        Overview:
-            This agent, with the weights of its best evaluation. ``train`` goes on from the last ones.
-        """
+        """This agent, with the weights of its best evaluation. ``train`` goes on from the last ones."""
         path = os.path.join(self._own_folder('best'), 'ckpt', 'ckpt_best.pth.tar')
         self._build()
         self.policy.eval_mode.load_state_dict(read_checkpoint(path))

@@ -20,14 +20,11 @@ from .source import GroupSource, PlayedGroups
 
 @SERIAL_COLLECTOR_REGISTRY.register('group')
 class GroupCollector(ISerialCollector):
-    """
-    Overview:
-        Collects whole groups. A group is assembled by its environments' ids, never by position. Its G environments
-        get one seed, and each runs exactly one episode. The G episodes are folded into one sample at once, so that
-        nothing can separate them. All environments of the running groups step together, so that tokens and rewards
-        depend neither on which of them finishes first nor on the number of processes. A registered subclass with
-        another ``make_source`` has its groups from elsewhere.
-    """
+    """Collects whole groups. A group is assembled by its environments' ids, never by position. Its G environments get
+    one seed, and each runs exactly one episode. The G episodes are folded into one sample at once, so that nothing can
+    separate them. All environments of the running groups step together, so that tokens and rewards depend neither on
+    which of them finishes first nor on the number of processes. A registered subclass with another ``make_source`` has
+    its groups from elsewhere."""
 
     makes_groups = True
     config = dict(

@@ -48,11 +48,7 @@ class PlayedGroups:
     """Plays groups in the environments of a manager."""
 
     def __init__(self, cfg: Dict, env: BaseEnvManager, policy: NamedTuple, logger: Logger) -> None:
-        """
-        Arguments:
-            - cfg (:obj:`Dict`): The section ``policy.collect.collector``.
-            - policy (:obj:`NamedTuple`): Collect mode of a ``grpo`` policy.
-        """
+        """``cfg``: the section ``policy.collect.collector``. ``policy``: collect mode of a ``grpo`` policy."""
         self._cfg, self._policy, self._learns = cfg, policy, group_policy(policy)
         collect, seed = self._learns.cfg.collect, self._learns.seed
         rows = self._learns.cfg.group_size + collect.extra_rows  # of a group, as they are sampled

@@ -27,16 +27,8 @@ _OF_ONE_ENVIRONMENT = dict(obs_norm='observations', reward_norm='rewards')
 
 
 def check_policy_config(cfg: Dict, default: Dict) -> None:
-    """
-    Overview:
-        Check the compiled section ``policy`` of a config.
-    Arguments:
-        - cfg (:obj:`Dict`): The section as DI-engine compiled it, with the user's keys in it.
-        - default (:obj:`Dict`): The defaults of the policy.
-    Raises:
-        - ConfigError: On the first key or combination that cannot run; the message gives the key, its value and the \
-            allowed values.
-    """
+    """Check the section ``policy`` as DI-engine compiled it, with the user's keys in it. Raises a ``ConfigError`` on
+    the first key or combination that cannot run, with the key, its value and the allowed values."""
     check_keys(cfg, default)
     for check in CHECKS:
         check(Combination(cfg, default))

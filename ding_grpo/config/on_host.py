@@ -15,11 +15,8 @@ def host_copies(weights: List[nn.Parameter]) -> List[nn.Parameter]:
 
 
 class OnHost(Optimizer):
-    """
-    Overview:
-        Takes the steps of an optimizer of ``host_copies`` for the weights: gradients and weights go to the host, and \
-        the new weights back. Its state is that of the other one.
-    """
+    """Takes the steps of an optimizer of ``host_copies`` for the weights: gradients and weights go to the host, and the
+    new weights back. Its state is that of the other one."""
 
     def __init__(self, optimizer: Optimizer, weights: List[nn.Parameter], copies: List[nn.Parameter]) -> None:
         self.optimizer = optimizer

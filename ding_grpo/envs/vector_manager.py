@@ -23,11 +23,8 @@ IGNORED = ('step_timeout', 'reset_timeout', 'max_retry', 'retry_type')  # keys o
 
 @ENV_MANAGER_REGISTRY.register('vector')
 class VectorManager(BaseEnvManager):
-    """
-    Overview:
-        Environments of the type ``gymnasium_env`` as one vector environment of gymnasium, which steps all of them at
-        once. A collector of groups reads its arrays; others, such as evaluators, use it as any manager.
-    """
+    """Environments of the type ``gymnasium_env`` as one vector environment of gymnasium, which steps all of them at
+    once. A collector of groups reads its arrays; others, such as evaluators, use it as any manager."""
     config = dict(
         BaseEnvManager.config,
         # (str) 'async': gymnasium's AsyncVectorEnv, a process for each environment; 'sync': its SyncVectorEnv;

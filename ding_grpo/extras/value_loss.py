@@ -18,11 +18,7 @@ class ValueLoss(ExtraLoss):
     logged = ('value_loss', 'value_clipfrac', 'explained_variance')
 
     def __init__(self, setting: Setting, critic: Optional[Critic] = None) -> None:
-        """
-        Arguments:
-            - setting (:obj:`Setting`): What it is made from.
-            - critic (:obj:`Optional[Critic]`): None makes the one of the config.
-        """
+        """``critic``: None makes the one of the config."""
         self._cfg = cfg = setting.cfg.learn
         self._discount_factor, self._reduction = setting.cfg.collect.discount_factor, setting.loss_config.reduction
         self._actor, self._model = setting.actor, setting.model

@@ -4,11 +4,8 @@ from ding_grpo.policy import GRPOPolicy
 
 
 class Weights:
-    """
-    Overview:
-        The weights of a policy with their age, for DI-engine's ``ModelExchanger(Weights(policy))``, which reads and
-        loads ``state_dict``. Groups are sampled by what has arrived last, and know how old it is.
-    """
+    """The weights of a policy with their age, for DI-engine's ``ModelExchanger(Weights(policy))``, which reads and
+    loads ``state_dict``. Groups are sampled by what has arrived last, and know how old it is."""
 
     def __init__(self, policy: GRPOPolicy) -> None:
         self._policy = policy

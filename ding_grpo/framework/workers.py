@@ -11,13 +11,10 @@ PERIOD = 1.0  # seconds between two signs of life
 
 
 class Workers:
-    """
-    Overview:
-        Middleware that tells which processes of a task have died, the first one of each process that has a role. From
-        its first call on, a process gives signs of life, also while it samples or learns. The others wait for the
-        learner, because it would miss what they send before. Without a learner they end; without a collector the
-        learner does; all other deaths are told in a line.
-    """
+    """Middleware that tells which processes of a task have died, the first one of each process that has a role. From
+    its first call on, a process gives signs of life, also while it samples or learns. The others wait for the learner,
+    because it would miss what they send before. Without a learner they end; without a collector the learner does; all
+    other deaths are told in a line."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         return super().__new__(cls) if task.router.is_active else task.void()
@@ -36,10 +33,7 @@ class Workers:
         task.router.on(ALIVE, self._hear)
 
     def __call__(self, ctx: Context) -> None:
-        """
-        Raises:
-            - RuntimeError: If no collector is left, in the learner.
-        """
+        """Raises a ``RuntimeError`` if no collector is left, in the learner."""
         if not self._thread.is_alive():
             self._thread.start()
             task.once('finish', self._end)

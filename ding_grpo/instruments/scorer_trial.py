@@ -3,17 +3,10 @@ from typing import Any, Dict, List, Optional, Tuple
 
 
 def of_probes(probes: List[Dict[str, Any]]) -> Optional[Tuple[str, Dict[str, Any]]]:
-    """
-    Overview:
-        Compare what the scorer pays for the demonstration and for texts that answer nothing.
-    Arguments:
-        - probes (:obj:`List[Dict]`): For each problem and text: ``problem``, ``kind`` ('demonstration' or another), \
-            ``text``, ``reward`` and ``value`` (what evaluation reports), both None if it could not be scored, and \
-            ``ended``, False if a limit cut it.
-    Returns:
-        - cause (:obj:`Optional[Tuple[str, Dict]]`): With its message and figures; None if the demonstration is worth \
-            more than the others in most problems.
-    """
+    """The cause that shows when the demonstration and texts that answer nothing are scored, with its message and
+    figures; None if the demonstration is worth more than the others in most problems. ``probes`` has for each problem
+    and text: ``problem``, ``kind`` ('demonstration' or another), ``text``, ``reward`` and ``value`` (what evaluation
+    reports), both None if it could not be scored, and ``ended``, False if a limit cut it."""
     scored = [p for p in probes if p['value'] is not None]
     problems = sorted({p['problem'] for p in scored if p['kind'] == 'demonstration'})
     if not problems:

@@ -49,31 +49,16 @@ class ExtraLoss:
         return parameters
 
     def add(self, loss: Tensor, part: Batch, found: Any, tokens: Optional[float], share: float) -> Tensor:
-        """
-        Overview:
-            The loss of a part of the rows, with this term.
-        Arguments:
-            - loss (:obj:`torch.Tensor`): Without it.
-            - part (:obj:`Batch`): The rows.
-            - found (:obj:`Reading`): What the model computes for them.
-            - tokens (:obj:`Optional[float]`): Number of tokens of the mini-batch, if losses are divided by it.
-            - share (:obj:`float`): Otherwise the share of the part in the rows of the mini-batch, else 1.
-        """
+        """The loss of a part of the rows, with this term; ``loss`` is without it, ``found`` what the model computes for
+        them. ``tokens``: number of tokens of the mini-batch, if losses are divided by it. ``share``: otherwise the
+        share of the part in the rows of the mini-batch, else 1."""
         return loss
 
     def learn_more(self, rows: int, seed: int, learn: Callable) -> Optional[Tensor]:
-        """
-        Overview:
-            Add the gradients of rows of its own.
-        Arguments:
-            - rows (:obj:`int`): Number of rows of the mini-batch.
-            - seed (:obj:`int`): Of the random numbers of this step.
-            - learn (:obj:`Callable`): Adds the gradients of a batch, given it, its loss as a function of \
-                log-probabilities and a part, and whether the loss is a mean over rows. Returns the batch on the \
-                model's device, and its log-probabilities.
-        Returns:
-            - logp (:obj:`Optional[torch.FloatTensor]`): What the processes of a run have to add up.
-        """
+        """Add the gradients of rows of its own, and return what the processes of a run have to add up. ``rows``: number
+        of rows of the mini-batch. ``seed``: of the random numbers of this step. ``learn`` adds the gradients of a
+        batch, given it, its loss as a function of log-probabilities and a part, and whether the loss is a mean over
+        rows; it returns the batch on the model's device, and its log-probabilities."""
 
     def metrics(self, total_loss: float, batch: Batch, read: Dict[str, Tensor]) -> Dict[str, float]:
         """Metrics of a step; ``total_loss`` is the loss so far, ``read`` what was read of the rows, (B, S) by name."""

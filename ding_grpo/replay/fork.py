@@ -20,11 +20,8 @@ class Forked(NamedTuple):
 
 
 def forked(cfg: Dict[str, Any], state: Dict[str, Any], group: int, fork: Fork) -> Forked:
-    """
-    Overview:
-        Sample a group again in which all rows begin as one of them. This row remains as recorded, the others continue
-        it with random numbers of their own. No update is done. Arguments and errors are those of ``replay``.
-    """
+    """Sample a group again in which all rows begin as one of them. This row remains as recorded, the others continue it
+    with random numbers of their own. No update is done. Arguments and errors are those of ``replay``."""
     extra = cfg['policy'].get('collect', {}).get('extra_rows', 0)
     if extra > 0:
         raise ConfigError(f'policy.collect.extra_rows = {extra}: --fork is not available, because rows are dropped.')

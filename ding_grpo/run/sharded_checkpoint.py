@@ -65,16 +65,10 @@ def read_shards(
         buffers: Collection[str] = (),
         only: str = ''
 ) -> Dict[str, Any]:
-    """
-    Overview:
-        Add to the state in a checkpoint's file the tensors from its folder. Raises ``CheckpointError`` if a file is
-        missing or damaged.
-    Arguments:
-        - mesh (:obj:`Optional[DeviceMesh]`): The processes among which the tensors are divided; all of them call this \
-            together. None for whole tensors, on the CPU.
-        - buffers (:obj:`Collection[str]`): Names of the model's buffers, which every process has whole.
-        - only (:obj:`str`): The entry to read, such as ``model``; '' for all.
-    """
+    """Add to the state in a checkpoint's file the tensors from its folder. Raises ``CheckpointError`` if a file is
+    missing or damaged. ``mesh``: the processes among which the tensors are divided, all of which call this together;
+    None for whole tensors, on the CPU. ``buffers``: of the model, which every process has whole. ``only``: the entry to
+    read, such as ``model``; '' for all."""
     try:
         reader = HuggingFaceStorageReader(folder_of(path, state))
         found = {name: m for name, m in reader.read_metadata().state_dict_metadata.items() if name.startswith(only)}

@@ -139,15 +139,9 @@ def draw_and_write(folder: str, run: str, updates: int) -> None:
 
 
 def write_card(folder: str, run: str, updates: int) -> None:
-    """
-    Overview:
-        Write the model card, and what repeats the run: ``config.py``, and its ``rewards.py`` if it has one. The card \
-        and ``config.py`` contain no path of this machine.
-    Arguments:
-        - folder (:obj:`str`): Of the model.
-        - run (:obj:`str`): Folder of the run.
-        - updates (:obj:`int`): Number of updates after which it had the weights of the model.
-    """
+    """Write the model card, and what repeats the run: ``config.py``, and its ``rewards.py`` if it has one. The card and
+    ``config.py`` contain no path of this machine. ``folder`` is of the model, ``run`` of the run, which had its weights
+    after so many updates."""
     repeated, facts = write_portable(folder, run, updates), next(json_lines(os.path.join(run, FACTS)), {})
     main, env = repeated.main, repeated.main['env']
     found = [evaluated for evaluated in _evaluations(run) if evaluated.update <= updates]

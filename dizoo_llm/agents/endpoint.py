@@ -29,11 +29,8 @@ MOST_BYTES = 64 * 2 ** 20  # of a request
 
 
 class Endpoint:
-    """
-    Overview:
-        An HTTP server, and the event loop in which it and the agents run, in a thread of its own. All environments \
-        of a process share one; the last that closes ends it.
-    """
+    """An HTTP server, and the event loop in which it and the agents run, in a thread of its own. All environments of a
+    process share one; the last that closes ends it."""
     _shared: Optional['Endpoint'] = None
     _lock = threading.Lock()
 

@@ -40,11 +40,8 @@ class Returned(NamedTuple):
 
 
 class Episode:
-    """
-    Overview:
-        Runs ``run(problem, client)``. Its requests come one by one, in the order in which they arrive. ``seconds`` \
-        limits the time that the agent takes itself, without that of the model and of other rows.
-    """
+    """Runs ``run(problem, client)``. Its requests come one by one, in the order in which they arrive. ``seconds``
+    limits the time that the agent takes itself, without that of the model and of other rows."""
 
     def __init__(
             self,

@@ -192,14 +192,8 @@ os.register_at_fork(after_in_child=lambda: setattr(_Loop, '_lock', threading.Loc
 
 
 def await_all(calls: Sequence[Call], limits: Limits) -> List[Any]:
-    """
-    Overview:
-        Await coroutines together.
-    Arguments:
-        - calls (:obj:`Sequence[Callable]`): Functions that return an awaitable; each attempt calls them.
-    Returns:
-        - found (:obj:`List[Any]`): For each the result, or the exception of its last attempt.
-    """
+    """Await together what functions return, which each attempt calls: their results, or the exceptions of their last
+    attempts."""
     batch, begun = _Batch(calls, limits), time.monotonic()
     try:
         _Loop.own().run(batch.run(), limits.seconds)

@@ -23,14 +23,8 @@ PROCESSORS_KEY = 'policy.collect.processors'
 
 
 def processor_arguments(processors: List[Dict[str, Any]]) -> Dict[str, Any]:
-    """
-    Overview:
-        The argument of each processor, by fields of ``Sampling``; the grammar is ``allowed_tokens``.
-    Arguments:
-        - processors (:obj:`List[Dict]`): ``policy.collect.processors``.
-    Raises:
-        - ConfigError: If an entry is not a processor, or if there are two of a type.
-    """
+    """The argument of each processor, by fields of ``Sampling``; the grammar is ``allowed_tokens``. Raises a
+    ``ConfigError`` if an entry is not a processor, or if there are two of a type."""
     found: Dict[str, Any] = {}
     for entry in processors:
         kind, arguments = entry['type'], {key: value for key, value in entry.items() if key != 'type'}
