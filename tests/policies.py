@@ -10,9 +10,10 @@ from easydict import EasyDict
 from ding_grpo.data.batch import Batch
 from ding_grpo.learn.observer import Observer
 from ding_grpo.policy import GRPOPolicy
-from dizoo_llm import MultiTurnTask, Problem, Reply
+from dizoo_llm import Reply
 from dizoo_llm.envs import TokenEnv
 from tests.shipped import small
+from tests.tasks import Game
 
 # As a preset alone defines the loss: nothing of the loss is set individually.
 PRESET = dict(adv_method=None, clip=dict(ratio=None))
@@ -245,15 +246,9 @@ def make_batch(weight, **fields):
     )
 
 
-class Chatter(MultiTurnTask):
+class Chatter(Game):
     """Random replies and rewards, of which some are empty, too long, or the last."""
-    weights, chars = dict(a=1.0), 'abcdefg.'
-
-    def __len__(self):
-        return 5
-
-    def problem(self, index):
-        return Problem('abcde'[:index + 1])
+    weights, chars, prompts = dict(a=1.0), 'abcdefg.', ('a', 'ab', 'abc', 'abcd', 'abcde')
 
     def begin(self, problem, seed):
         return dict(random=torch.Generator().manual_seed(seed))

@@ -1,5 +1,19 @@
-"""A task of one prompt that cannot be scored, and tasks that score batches."""
-from dizoo_llm.tasks import Problem, Task
+"""A game, a task of one prompt that cannot be scored, and tasks that score batches."""
+from dizoo_llm.tasks import MultiTurnTask, Problem, Task
+
+
+class Game(MultiTurnTask):
+    """Several turns after each of ``prompts``, without a state."""
+    weights, prompts = dict(right=1.0), ('a', )
+
+    def __len__(self):
+        return len(self.prompts)
+
+    def problem(self, index):
+        return Problem(self.prompts[index])
+
+    def begin(self, problem, seed):
+        return None
 
 
 class Ask(Task):

@@ -4,26 +4,18 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from ding_grpo.data.batch import Batch
-from dizoo_llm import MultiTurnTask, Problem, Reply
+from dizoo_llm import Reply
 from dizoo_llm.envs import TokenEnv
 
 from tests.policies import sample_dialogues, token_policy
+from tests.tasks import Game
 
 GROUPS, ROWS, TURNS = 10, 50, 4
 
 
-class Talk(MultiTurnTask):
+class Talk(Game):
     """Repeats a part of each turn, so that a reply has pieces of texts that a policy wrote."""
-    weights = dict(length=1.0)
-
-    def __len__(self):
-        return 5
-
-    def problem(self, index):
-        return Problem(f'{index:b}?')
-
-    def begin(self, problem, seed):
-        return None
+    weights, prompts = dict(length=1.0), [f'{i:b}?' for i in range(5)]
 
     def respond(self, problem, state, turn):
         return Reply(turn.text[:3] + '10', dict(length=float(len(turn.text))))

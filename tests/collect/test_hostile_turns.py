@@ -3,12 +3,13 @@ import time
 
 import pytest
 
-from dizoo_llm import TASK_REGISTRY, MultiTurnTask, Problem, Reply
+from dizoo_llm import TASK_REGISTRY, Reply
 from dizoo_llm.envs import TokenEnv
 from tests.cases import long
 from tests.collect.helper import make_collector
 from tests.policies import make_policy
 from tests.runs import completions
+from tests.tasks import Game
 
 TURNS = dict(max_new_tokens=2, max_turns=4, max_reply_tokens=3)
 HARM = ['raise', 'hang', 'flood', 'special', 'half', 'list']
@@ -22,21 +23,12 @@ TOLD = {
 
 
 @TASK_REGISTRY.register('hostile_turns')
-class Hostile(MultiTurnTask):
+class Hostile(Game):
     """A turn says what happens. Without ``harm`` each turn is answered with ``say``."""
-    weights, words = dict(length=1.0), ['say', *HARM]
+    weights, words, prompts = dict(length=1.0), ['say', *HARM], ('say ', 'say say ', 'say say say ')
 
     def __init__(self, harm):
         self.harm = harm
-
-    def __len__(self):
-        return 3
-
-    def problem(self, index):
-        return Problem('say ' * (index + 1))
-
-    def begin(self, problem, seed):
-        return None
 
     def respond(self, problem, state, turn):
         what = turn.text.split()[0] if turn.text and self.harm else 'say'

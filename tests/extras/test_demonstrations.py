@@ -6,7 +6,7 @@ from ding_common import ConfigError
 from ding_grpo.data.batch import Batch
 from ding_grpo.rl_utils import supervised_data, supervised_error
 from dizoo_llm.envs import TokenEnv
-from dizoo_llm.tasks import Problem, Task
+from tests.dizoo_llm.helper import Prompts
 from tests.policies import ALONE, gradient, sample_groups, token_policy, update, vector
 
 ENV = dict(max_new_tokens=10)
@@ -79,23 +79,9 @@ def test_evaluation_problems_are_never_shown():
         update(shown(env), reward=None)
 
 
-class NoAnswer(Task):
-    weights = dict(right=1.0)
-    words = ['a', 'b']
-
-    def __len__(self):
-        return 1
-
-    def problem(self, index):
-        return Problem(prompt='a', answer='a')
-
-    def score(self, problem, completion):
-        return dict(right=float(completion == 'b'))
-
-
 def test_answers_that_the_scorer_does_not_reward():
     with pytest.raises(ConfigError, match='env.task: its scorer gives .* for its own demonstration'):
-        shown(TokenEnv(NoAnswer(), max_new_tokens=4))
+        shown(TokenEnv(Prompts('a', scorer=lambda problem, text: dict(right=0.), words=['0', 'a']), max_new_tokens=4))
 
 
 def test_answers_that_are_too_long():

@@ -6,12 +6,13 @@ from easydict import EasyDict
 
 from ding_common import ConfigError
 from ding_grpo.data.token_rewards import with_token_rewards
-from dizoo_llm import MultiTurnTask, Problem, Reply
+from dizoo_llm import Reply
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.envs.ding_token_env import DingTokenEnv
 from dizoo_llm.tasks import ThinkAnswerTask
 from dizoo_llm.tasks.mixture import MixtureTask
 from tests.policies import Step, learned, token_policy
+from tests.tasks import Game
 
 
 class Stepwise(ThinkAnswerTask):
@@ -177,18 +178,8 @@ def test_none_is_a_part_that_does_not_apply(monkeypatch):
     assert info['reward_parts']['tokens'] is None and info['failed'] is None and 'token_rewards' not in info
 
 
-class Talk(MultiTurnTask):
-    weights = dict(right=1.0)
+class Talk(Game):
     words = ['a', 'b']
-
-    def __len__(self):
-        return 1
-
-    def problem(self, index):
-        return Problem('a')
-
-    def begin(self, problem, seed):
-        return None
 
     def respond(self, problem, state, turn):
         return Reply('', dict(right=1.0), done=True)

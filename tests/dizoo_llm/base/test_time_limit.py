@@ -7,8 +7,9 @@ import pytest
 
 from ding_common import TaskError
 from dizoo_llm.base.time_limit import time_limit
-from dizoo_llm.tasks import MultiTurnTask, Problem, Reply, Task, Turn, create_task
+from dizoo_llm.tasks import Problem, Reply, Task, Turn, create_task
 from tests.dizoo_llm.helper import PROBLEMS, Prompts, problems, python_task
+from tests.tasks import Game
 
 FILE = PROBLEMS + '''
 def {}:
@@ -25,12 +26,8 @@ def slowly(text, found):
     return found
 
 
-class SlowGame(MultiTurnTask):
-    weights, seconds = dict(right=1.0), 0.3
-    __len__, problem = Prompts.__len__, Prompts.problem
-
-    def begin(self, problem, seed):
-        return None
+class SlowGame(Game):
+    seconds = 0.3
 
     def respond(self, problem, state, turn):
         return slowly(turn.text, Reply('b', dict(right=1.0)))

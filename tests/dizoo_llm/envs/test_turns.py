@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from dizoo_llm import MultiTurnTask, Problem, Reply
+from dizoo_llm import Reply
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.tasks import GuessTask, KeyAndDoorTask, Turn
 from tests.dizoo_llm.helper import ids, play
+from tests.tasks import Game
 
 EOS = 11  # of the task guess; 0 to 10 are 1 to 7, guess, higher, lower and right
 
@@ -17,22 +18,16 @@ def guess():
     return TokenEnv('guess', max_new_tokens=2, max_turns=3, max_reply_tokens=2)
 
 
-class Echo(MultiTurnTask):
+class Echo(Game):
     """
     Gives scripted replies, or repeats each turn; ``stop`` ends the episode. ``seen`` has the seed of the last episode
     and its turns.
     """
-    weights = dict(length=1.0)
+    weights, prompts = dict(length=1.0), 'ab'
     chars = 'abcdefghijklmnopqrstuvwxyz ?'
 
     def __init__(self, *replies):
         self.replies = replies
-
-    def __len__(self):
-        return 2
-
-    def problem(self, index):
-        return Problem('ab'[index])
 
     def begin(self, problem, seed):
         return [seed]

@@ -2,11 +2,12 @@
 import pytest
 
 from ding_common import ConfigError
-from dizoo_llm import MultiTurnTask, Problem, Reply, Task
+from dizoo_llm import Problem, Reply, Task
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.envs.demonstrations import Demonstrations
 from dizoo_llm.tasks import TASK_REGISTRY, create_task
 from tests.dizoo_llm.helper import play
+from tests.tasks import Game
 
 
 @TASK_REGISTRY.register('test_letter')
@@ -49,17 +50,11 @@ class Letters(Letter):
 
 
 @TASK_REGISTRY.register('test_echo')
-class Echo(MultiTurnTask):
+class Echo(Game):
     """Repeats a turn and rewards its length, until it is ``x``. ``states`` has those of all episodes."""
-    weights = dict(right=1.0, turns=0.0)
+    weights, prompts = dict(right=1.0, turns=0.0), 'cd'
     return_part = 'right'
     states = []
-
-    def __len__(self):
-        return 2
-
-    def problem(self, index):
-        return Problem('cd'[index])
 
     def begin(self, problem, seed):
         return [seed]
