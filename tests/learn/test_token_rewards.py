@@ -9,12 +9,13 @@ from ding_grpo.data.token_rewards import with_token_rewards
 from dizoo_llm import Reply
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.envs.ding_token_env import DingTokenEnv
-from dizoo_llm.tasks import ThinkAnswerTask
+from dizoo_llm.tasks import TASK_REGISTRY, ThinkAnswerTask
 from dizoo_llm.tasks.mixture import MixtureTask
 from tests.policies import Step, learned, token_policy
 from tests.tasks import Game
 
 
+@TASK_REGISTRY.register('test_stepwise', force_overwrite=True)
 class Stepwise(ThinkAnswerTask):
     """A token is worth a tenth of the number of its place, and 1 more if it contains the letter n."""
 
@@ -145,35 +146,42 @@ def test_a_score_that_comes_later_leaves_them():
         (ValueError('no model'), 'token_rewards raised ValueError: no model'),
     ]
 )
-def test_wrong_ones_drop_the_row(monkeypatch, found, told):
+def test_wrong_ones_drop_the_row(found, told):
 
-    def token_rewards(*args):
-        if isinstance(found, Exception):
-            raise found
-        return found
+    class Wrong(Stepwise):
 
-    monkeypatch.setattr(Stepwise, 'token_rewards', token_rewards)
-    env = TokenEnv(Stepwise(), max_new_tokens=10)
+        def token_rewards(self, *args):
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+    env = TokenEnv(Wrong(), max_new_tokens=10)
     ids = [*answer_of(env)[:2], env.eos_token_ids[0]]
     reward, info = ended(env, ids)
     assert reward == 0 and 'token_rewards' not in info and told in info['failed']
     assert set(info['reward_parts'].values()) == {None}
 
 
-def test_a_row_without_a_score_has_none(monkeypatch):
+def test_a_row_without_a_score_has_none():
 
-    def score(self, problem, completion):
-        raise ValueError('no score')
+    class Unscored(Stepwise):
 
-    monkeypatch.setattr(Stepwise, 'score', score)
-    env = TokenEnv(Stepwise(), max_new_tokens=10)
+        def score(self, problem, completion):
+            raise ValueError('no score')
+
+    env = TokenEnv(Unscored(), max_new_tokens=10)
     reward, info = ended(env, answer_of(env))
     assert reward == 0 and 'no score' in info['failed'] and 'token_rewards' not in info
 
 
-def test_none_is_a_part_that_does_not_apply(monkeypatch):
-    monkeypatch.setattr(Stepwise, 'token_rewards', lambda *args: None)
-    env = TokenEnv(Stepwise(), max_new_tokens=10)
+def test_none_is_a_part_that_does_not_apply():
+
+    class Silent(Stepwise):
+
+        def token_rewards(self, *args):
+            return None
+
+    env = TokenEnv(Silent(), max_new_tokens=10)
     _, info = ended(env, answer_of(env))
     assert info['reward_parts']['tokens'] is None and info['failed'] is None and 'token_rewards' not in info
 
@@ -204,13 +212,12 @@ class Async(Stepwise):
         (lambda: TokenEnv(Named(), max_new_tokens=4), "Named has token_rewards, whose sum is the part 'tokens'"),
         (lambda: TokenEnv(Async(), max_new_tokens=4), 'token_rewards'),
         (
-            lambda: MixtureTask([dict(type='stepwise')] * 2),
+            lambda: MixtureTask([dict(type='test_stepwise')] * 2),
             r'env.task.parts\[0\]: Stepwise has token_rewards. Train it alone'
         ),
     ]
 )
-def test_refused(monkeypatch, make, told):
-    monkeypatch.setattr('dizoo_llm.tasks.mixture.create_task', lambda cfg, where: Stepwise())
+def test_refused(make, told):
     with pytest.raises(ConfigError, match=told) as error:
         make()
     assert '\n' not in str(error.value)
