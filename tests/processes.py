@@ -8,7 +8,6 @@ import os
 import runpy
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -97,10 +96,8 @@ def connected(function, argument, folders, machines=1):
     """Processes of one run, as torchrun would start them on so many machines, one in each of the folders."""
     if len(folders) == 1:
         return [Process(function, argument, folders[0])]
-    with socket.socket() as free:
-        free.bind(('127.0.0.1', 0))
-        port = str(free.getsockname()[1])
-    address = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=port, WORLD_SIZE=str(len(folders)))
+    from ding_grpo.engine.launched import free_port
+    address = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(free_port()), WORLD_SIZE=str(len(folders)))
     on_each = len(folders) // machines
     address['LOCAL_WORLD_SIZE'] = str(on_each)
     return [

@@ -1,4 +1,3 @@
-import os
 import shutil
 import signal
 import sys
@@ -24,9 +23,9 @@ def good(tmp_path_factory):
     What a case begins with, each in a folder: ``run``, ``model``, ``parts`` (the model in several files) and
     ``adapters`` of the model.
     """
-    folder, before = tmp_path_factory.mktemp('good'), os.getcwd()
-    os.chdir(folder)
-    try:
+    folder = tmp_path_factory.mktemp('good')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
         main, create = small('think_answer_grpo')
         main.policy.learn.learner = EasyDict(hook=dict(save_ckpt_after_iter=1))
         serial_pipeline_onpolicy((main, create), max_train_iter=2)
@@ -39,8 +38,6 @@ def good(tmp_path_factory):
         build_causal_lm('model', None, None, None, 'key').save_pretrained('parts', max_shard_size='40KB')
         lora = CausalLM(pretrained='model', lora=dict(r=2, target_modules=['q_proj']))
         lora.save_pretrained('adapters', tokenizer)
-    finally:
-        os.chdir(before)
     return folder
 
 

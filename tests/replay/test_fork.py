@@ -1,6 +1,4 @@
 """A row of a group that is continued in several ways."""
-import os
-
 import pytest
 from click.testing import CliRunner
 
@@ -49,13 +47,10 @@ def test_a_fork_continues_one_row_as_forced_tokens_do(runs, name):
 @pytest.fixture(scope='module')
 def grown(tmp_path_factory):
     """A run whose groups are trees: rows 0 and 1, and rows 2 and 3, share two tokens."""
-    folder, before = tmp_path_factory.mktemp('grown'), os.getcwd()
-    os.chdir(folder)
-    try:
-        collect = dict(groups=4, tree=dict(branches=[2], tokens=[2]))
+    folder, collect = tmp_path_factory.mktemp('grown'), dict(groups=4, tree=dict(branches=[2], tokens=[2]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
         return Run(folder, 'think_answer_grpo', policy=dict(collect=collect, learn=dict(advantage='tree')))
-    finally:
-        os.chdir(before)
 
 
 def test_a_row_of_a_tree(grown):
