@@ -6,7 +6,6 @@ from ding_grpo.preflight import learning
 from ding_grpo.preflight.command import main
 from tests.dizoo_llm.helper import write
 
-pytestmark = pytest.mark.unittest
 REWARDS = '''
 def last(completion, answer):
     return float(completion.split()[-1:] == [answer])

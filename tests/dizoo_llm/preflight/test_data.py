@@ -10,8 +10,6 @@ from dizoo_llm.envs.options import ENV_OPTIONS
 from dizoo_llm.tasks import create_task
 from tests.dizoo_llm.helper import Prompts, file_task, write
 
-pytestmark = pytest.mark.unittest
-
 
 class Rows(DividedTask):
     """Given prompts and answers for training and evaluation."""

@@ -9,7 +9,6 @@ from dizoo_llm.preflight.texts import FORMS, junk, right
 from dizoo_llm.tasks import Problem, create_task
 from tests.dizoo_llm.helper import Prompts
 
-pytestmark = pytest.mark.unittest
 WORDS = ['first', 'second', 'third', 'fourth', 'fifth', 'sixth']
 
 
