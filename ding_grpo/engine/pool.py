@@ -12,6 +12,7 @@ from typing import Callable, Dict, Iterator, List, Optional, Sequence, TextIO
 
 import click
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from ding_common import ConfigError, PeerError, parallel
@@ -72,7 +73,8 @@ class ServerPool:
         urls = options.url
         if options.launch is not None:
             model, port = os.path.join(self.folder, 'model'), free_port()
-            self.transfer.save_base(model)
+            with self._writing():
+                self.transfer.save_base(model)
             log = os.path.join(self.log_folder or self.folder, 'engine.log')
             click.echo(f'engine: vLLM begins, which takes a minute or more; its output is in {log}')
             self.process = LaunchedServer(options.launch, arguments(model, port), log, self.folder)
@@ -164,7 +166,8 @@ class ServerPool:
             try:
                 server.wait(self.options.patience, ended)
                 if server.version != self.version:
-                    self._write()
+                    with self._writing():
+                        self.transfer.write(self.folder, self.version)
                     self.transfer.give(server, self.folder, self.version)
                 return
             except Unavailable as error:
@@ -175,12 +178,15 @@ class ServerPool:
                 why = error
                 time.sleep(1.0)
 
-    def _write(self) -> None:
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Context in which weights are written."""
         try:
-            self.transfer.write(self.folder, self.version)
-        except OSError as error:
+            yield
+        except (OSError, SafetensorError) as error:
             raise PeerError(
-                f'{KEY}.folder = {self.options.folder!r}: weights cannot be written there ({error.strerror or error}).'
+                f'{KEY}.folder = {self.options.folder!r}: weights cannot be written there '
+                f"({getattr(error, 'strerror', None) or error}). Name a folder with more room."
             ) from error
 
 
