@@ -3,16 +3,17 @@ import time
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from threading import Event, Thread
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Set
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set
 
 from ding_grpo.act.sampler import Newest
 from ding_grpo.rollout import EarlyStop
 
-from .answers import NOTHING, Answer
+from .answers import NOTHING, Answer, cut
 from .server import Row, Unavailable
 
 THREADS = 512  # requests at a time
 POLL = 0.2  # seconds between two looks for newer weights
+PART = 64  # tokens of a request for a row that may end in a way that the server does not know
 
 
 class Renewal:
@@ -36,7 +37,8 @@ class Renewal:
 
 class Requests:
     """Requests without an answer are sent again. Rows that ``early_stop`` ends have the tokens that they had then, or
-    none. When ``renewal`` is due, those that run are ended too, and continued with the newer weights."""
+    none. When ``renewal`` is due, those that run are ended too, and continued with the newer weights. With ``ends``,
+    which a server does not know, rows are asked for in parts, and end where it says."""
 
     def __init__(
             self,
@@ -44,11 +46,12 @@ class Requests:
             rows: Sequence[Row],
             servers: Sequence[int],
             early_stop: Optional[EarlyStop] = None,
-            renewal: Optional[Renewal] = None
+            renewal: Optional[Renewal] = None,
+            ends: Optional[Callable[[List[int]], bool]] = None
     ) -> None:
         """``pool``: the ``ServerPool``; ``servers``: the index of the one that each row asks."""
         self._pool, self._rows, self._servers = pool, rows, servers
-        self._early_stop, self._renewal = early_stop, renewal
+        self._early_stop, self._renewal, self._ends = early_stop, renewal, ends
         self._found: Dict[int, Answer] = {}
         self._begun = [NOTHING] * len(rows)  # what rows had when they were interrupted
         self._stopped: Set[int] = set()
@@ -63,8 +66,9 @@ class Requests:
 
     def _ask(self, threads: ThreadPoolExecutor) -> None:
         """Ask for all rows that have no answer."""
-        rows = {i: row.after(self._begun[i], self._pool.version) for i, row in enumerate(self._rows)}
-        rows = {i: row for i, row in rows.items() if i not in self._found}
+        most = None if self._ends is None else PART
+        missing = [i for i in range(len(self._rows)) if i not in self._found]
+        rows = {i: self._rows[i].after(self._begun[i], self._pool.version, most) for i in missing}
         asked = {threads.submit(self._pool.servers[self._servers[i]].ask, row): i for i, row in rows.items()}
         lost: Dict[int, Unavailable] = {}
         try:
@@ -85,8 +89,14 @@ class Requests:
 
     def _take(self, i: int, future: Future, interrupted: bool, lost: Dict[int, Unavailable]) -> None:
         try:
-            self._found[i] = self._begun[i].then(future.result())
+            answer = self._begun[i].then(future.result())
             self._last, self._attempts = time.monotonic(), 0
+            if self._ends is not None:
+                answer = cut(answer, self._ends)
+            if i in self._stopped or self._is_whole(self._rows[i].params, answer.ids):
+                self._found[i] = answer
+            else:
+                self._begun[i] = answer
         except (Unavailable, CancelledError) as error:
             partial = self._begun[i].then(getattr(error, 'partial', NOTHING))
             if i in self._stopped:
@@ -95,6 +105,12 @@ class Requests:
                 self._begun[i] = partial
             else:
                 lost[self._servers[i]] = error
+
+    def _is_whole(self, params: Dict[str, Any], ids: List[int]) -> bool:
+        """Whether a row has come to its end."""
+        if self._ends is None or len(ids) == params['max_tokens']:
+            return True
+        return ids[-1] in params.get('stop_token_ids', ()) or self._ends(ids)
 
     def _stop(self, asked: Dict[Future, int], rows: Dict[int, Row]) -> None:
         """End the rows that do not count any more."""

@@ -40,10 +40,11 @@ class Row(NamedTuple):
     # (T, ) random numbers in [0, 1), of which that of the next token is the seed; None: ``params`` has it
     uniform: Optional[Tensor] = None
 
-    def after(self, known: Answer, version: str) -> 'Row':
-        """The request for the rest of the row, with other weights."""
+    def after(self, known: Answer, version: str, most: Optional[int] = None) -> 'Row':
+        """The request for the rest of the row, or for at most so many tokens of it, with other weights."""
         n = len(known.ids)
-        params = dict(self.params, max_tokens=self.params['max_tokens'] - n)
+        rest = self.params['max_tokens'] - n
+        params = dict(self.params, max_tokens=rest if most is None else min(rest, most))
         if self.uniform is not None:
             params['seed'] = int(self.uniform[n] * 2 ** 53)
         return self._replace(name=uuid.uuid4().hex, prompt=self.prompt + known.ids, params=params, version=version)

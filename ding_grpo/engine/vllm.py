@@ -10,7 +10,7 @@ from ding_grpo.act.sampler import RowRequest, Sampler
 from ding_grpo.model import CausalLM
 from ding_grpo.rollout import Rollout, Sampling
 
-from .answers import cut, rollout_of
+from .answers import rollout_of
 from .launched import arguments
 from .options import KEY, EngineOptions, check_sampling, chosen_server
 from .pool import ServerPool
@@ -90,9 +90,7 @@ class VllmSampler(Sampler):
         keys = [request.row_keys.get(i, (0, i)) for i in request.env_ids]
         servers = chosen_server(len(self.pool.servers), keys)
         renewal = None if self.newest is None else Renewal(self.newest, self.pool)
-        answers = Requests(self.pool, rows, servers, request.early_stop, renewal).answers()
-        if spec.ends is not None:
-            answers = [cut(answer, spec.ends) for answer in answers]
+        answers = Requests(self.pool, rows, servers, request.early_stop, renewal, spec.ends).answers()
         after = None if renewal is None else renewal.sampled_after
         return rollout_of(answers, 0 if greedy else self.sampling.top_k or 0, greedy, after)
 

@@ -1,5 +1,7 @@
 """Rows of an engine: their ids, log-probabilities and lengths, and what becomes of rows that are not answered."""
+import contextlib
 import math
+import resource
 import time
 
 import pytest
@@ -91,6 +93,23 @@ def test_rows_end_at_their_limit_with_end_tokens_and_with_stop_strings(sampler):
     for ids in rows_of(sampler.sample(request(prompts=PROMPTS * 8))):
         ends = [i % 2 == 0 or i == 1 for i in ids]
         assert not any(ends[:-1]) and (ends[-1] or len(ids) == 6)
+
+
+def test_rows_with_stop_strings_are_not_sampled_to_their_limit(server, sampler, model, monkeypatch):
+    monkeypatch.setattr(requests, 'PART', 2)
+    sampler.spec = sampler.spec._replace(ends=lambda ids: ids[-1] % 2 == 0)
+    server.asked.clear()
+    prompts = PROMPTS * 8
+    rollout = sampler.sample(request(prompts))
+    rows = rows_of(rollout)
+    assert all(body['sampling_params']['max_tokens'] == 2 for body in server.asked)
+    parts = [-(-len(ids) // 2) for ids in rows]  # rows end in their last part
+    assert len(server.asked) == sum(parts) and {1, 2, 3} == set(parts)
+    for ids in rows:
+        ends = [i % 2 == 0 or i == 1 for i in ids]
+        assert not any(ends[:-1]) and (ends[-1] or len(ids) == 6)
+    counts = torch.arange(rollout.action.shape[1]) < rollout.length.unsqueeze(1)
+    assert (log_probs(model, Sampling(), prompts, rollout) - rollout.logp).abs()[counts].max() < 1e-5
 
 
 def test_tokens_that_no_text_has_are_never_sampled(server, sampler, model):
@@ -248,6 +267,37 @@ def test_request_that_takes_too_long(serve, engine):
 def test_folder_that_cannot_be_written(serve, engine, folder):
     with pytest.raises(ConfigError, match=f"policy.collect.engine.folder = '{folder}'"):
         begun(engine(serve(), folder=folder))
+
+
+@pytest.fixture
+def full():
+    """Context in which files cannot grow beyond 4 KB."""
+
+    @contextlib.contextmanager
+    def limited():
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limited
+
+
+def test_folder_without_room_for_weights(serve, engine, model, full, tmp_path):
+    """As /dev/shm of a container: the error of safetensors is no OSError."""
+    sampler = begun(engine(serve()))
+    with torch.no_grad():
+        next(model.parameters()).mul_(2)
+    with full(), pytest.raises(PeerError, match=r'weights cannot be written there \(.*File too large'):
+        sampler.load(model.state_dict(), 2)
+
+
+def test_folder_without_room_for_the_model_of_a_server(engine, full):
+    sampler = engine(launch=dict(python='python'))
+    with full(), pytest.raises(PeerError, match=r'weights cannot be written there \(.*File too large'):
+        sampler.load(sampler.model.state_dict(), 1)
 
 
 def test_folders_of_killed_runs_are_removed_and_those_of_others_are_not(serve, engine, tmp_path):
