@@ -1,6 +1,6 @@
 """
 The engine against vLLM itself: python -m pytest tests/engine/test_real_vllm.py -m algotest, with an environment as
-docs/guides/vllm.md makes it, in .venv-vllm or at VLLM_PYTHON. Four minutes, most of which are starts of the server.
+docs/guides/vllm.md makes it, in .venv-vllm or at VLLM_PYTHON. Five minutes, most of which are starts of the server.
 """
 import copy
 import os
@@ -29,6 +29,16 @@ pytestmark = [
 ]
 ALL = Sampling()
 NARROW = Sampling(0.8, top_k=6, top_p=0.9)
+WITHOUT_MENDING = '''
+from ding_grpo_weights import FileTransfer, Worker, finalize_layerwise_reload
+
+
+def finish_weight_update(self):
+    finalize_layerwise_reload(self.model, self.model_config)
+
+
+FileTransfer.finish_weight_update = finish_weight_update
+'''
 PROMPTS = [torch.tensor(ids) for ids in ([3, 4, 5], [3, 4, 5], [6, 7], [8, 9, 10, 11])] * 4
 
 
@@ -46,7 +56,11 @@ def sampler_of(folder, lora=None, positions=64, **engine):
     sampler = VllmSampler(cfg, model)
     most = positions - 58
     sampler.bind(TokenSpec(Letters(), (1, ), 36, 16, most, dict(right=1.), 1, most + 6, None), ALL)
-    sampler.load(model.state_dict(), 1)
+    try:
+        sampler.load(model.state_dict(), 1)
+    except PeerError:
+        sampler.close()
+        raise
     return sampler
 
 
@@ -133,6 +147,14 @@ def test_adapters_of_three_updates(tmp_path):
         learns(sampler, 3)
     finally:
         sampler.close()
+
+
+def test_tied_output_matrix_that_vllm_keeps_is_named(tmp_path):
+    """Of vLLM 0.32 on a processor, when the worker does not mend it."""
+    (tmp_path / 'without_mending.py').write_text(WITHOUT_MENDING, encoding='utf-8')
+    launch = dict(python=PYTHON, args=['--worker-extension-cls', 'without_mending.Worker'])
+    with pytest.raises(PeerError, match='old values of the output matrix, which is tied to the embedding'):
+        sampler_of(str(tmp_path), launch=dict(launch, env=dict(PYTHONPATH=str(tmp_path))), patience=600.)
 
 
 @pytest.fixture(scope='module')
