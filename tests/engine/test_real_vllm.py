@@ -1,6 +1,6 @@
 """
 The engine against vLLM itself: python -m pytest tests/engine/test_real_vllm.py -m algotest, with an environment as
-docs/guides/vllm.md makes it, in .venv-vllm or at VLLM_PYTHON. Five minutes, most of which are starts of the server.
+docs/guides/vllm.md makes it, in .venv-vllm or at VLLM_PYTHON. Six minutes, most of which are starts of the server.
 """
 import copy
 import os
@@ -13,7 +13,7 @@ from easydict import EasyDict
 
 from ding_common import PeerError
 from ding_grpo.config.keys import DEFAULTS
-from ding_grpo.engine.proof import exchanged, log_probs
+from ding_grpo.engine.proof import Gap, exchanged, log_probs
 from ding_grpo.engine.vllm import VllmSampler
 from ding_grpo.model import CausalLM
 from ding_grpo.rollout import EarlyStop, Sampling
@@ -155,6 +155,24 @@ def test_tied_output_matrix_that_vllm_keeps_is_named(tmp_path):
     launch = dict(python=PYTHON, args=['--worker-extension-cls', 'without_mending.Worker'])
     with pytest.raises(PeerError, match='old values of the output matrix, which is tied to the embedding'):
         sampler_of(str(tmp_path), launch=dict(launch, env=dict(PYTHONPATH=str(tmp_path))), patience=600.)
+
+
+def test_half_precision(tmp_path):
+    """The gap stays within the bounds of the start, also after an update."""
+    sampler = sampler_of(str(tmp_path), launch=dict(python=PYTHON, args=['--dtype', 'bfloat16']), patience=600.)
+    try:
+        assert not sampler.exact and 1e-4 < sampler.bounds.mean < 0.2
+        for update in range(2):
+            rollout = sampler.sample(request(PROMPTS))
+            counts = torch.arange(rollout.action.shape[1]) < rollout.length.unsqueeze(1)
+            logp = log_probs(sampler.model, ALL, PROMPTS, rollout)
+            assert sampler.bounds.hold(Gap.of(logp, rollout.logp, counts))
+            with torch.no_grad():
+                for w in sampler.transfer.weights().values():
+                    w.add_(0.1 * torch.randn(w.shape) * w.abs().mean())
+            sampler.load(sampler.model.state_dict(), update + 2)
+    finally:
+        sampler.close()
 
 
 @pytest.fixture(scope='module')

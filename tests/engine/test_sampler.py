@@ -11,8 +11,10 @@ from aiohttp import web
 from ding_common import ConfigError, PeerError
 from ding_grpo.act.sampler import RowRequest
 from ding_grpo.engine import pool, requests
+from ding_grpo.engine.proof import log_probs
+from ding_grpo.model import CausalLM
 from ding_grpo.rollout import EarlyStop, Sampling
-from tests.engine.conftest import gap
+from tests.engine.conftest import MODEL, gap
 
 PROMPTS = [torch.tensor(ids) for ids in ([3, 4, 5], [3, 4, 5], [6, 7], [8, 9, 10, 11])]
 
@@ -245,6 +247,12 @@ def test_weights_are_sent_again_if_the_server_refuses_them_once(server, sampler,
     server.faults.refuses_weights = 1
     sampler.load(model.state_dict(), 2)
     assert sampler.sample(request()).length.min() > 0
+
+
+def test_server_of_another_model(serve, engine):
+    other = CausalLM(config=dict(MODEL, intermediate_size=2 * MODEL['intermediate_size']))
+    with pytest.raises(PeerError, match='does not take the weights: /update_weights: 500'):
+        begun(engine(serve(other), patience=0.5))
 
 
 def test_server_that_does_not_answer(engine):
