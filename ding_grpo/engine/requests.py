@@ -81,6 +81,8 @@ class Requests:
             threads.shutdown(wait=False, cancel_futures=True)
             self._pool.abort(list(rows.values()))
             raise
+        for i in self._stopped - set(self._found):  # they were interrupted, or had a part, before they were stopped
+            self._found[i] = self._begun[i]
         if interrupted.is_set():
             self._renewal.take()
         elif lost:

@@ -114,6 +114,16 @@ def test_rows_with_stop_strings_are_not_sampled_to_their_limit(server, sampler, 
     assert (log_probs(model, Sampling(), prompts, rollout) - rollout.logp).abs()[counts].max() < 1e-5
 
 
+def test_row_with_a_part_is_not_asked_for_again_when_enough_have_ended(server, sampler, monkeypatch):
+    monkeypatch.setattr(requests, 'PART', 1)
+    sampler.spec = sampler.spec._replace(ends=lambda ids: False, eos_token_ids=())
+    server.faults.seconds = lambda body: 0.5 if body['token_ids'] == [2] else 0.0
+    server.asked.clear()
+    stop, limit = EarlyStop([(0, 0), (0, 1)], 1, torch.device('cpu')), torch.tensor([1, 6])
+    rollout = sampler.sample(request([torch.tensor([2]), torch.tensor([3])], limit=limit, early_stop=stop))
+    assert rollout.length.tolist() == [1, 1] and len(server.asked) == 2
+
+
 def test_tokens_that_no_text_has_are_never_sampled(server, sampler, model):
     with torch.no_grad():
         model.lm.get_input_embeddings().weight[36:] *= 100  # the most probable ones, or the least
