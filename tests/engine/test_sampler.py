@@ -1,7 +1,5 @@
 """Rows of an engine: their ids, log-probabilities and lengths, and what becomes of rows that are not answered."""
-import contextlib
 import math
-import resource
 import time
 
 import pytest
@@ -285,37 +283,6 @@ def test_request_that_takes_too_long(serve, engine):
 def test_folder_that_cannot_be_written(serve, engine, folder):
     with pytest.raises(ConfigError, match=f"policy.collect.engine.folder = '{folder}'"):
         begun(engine(serve(), folder=folder))
-
-
-@pytest.fixture
-def full():
-    """Context in which files cannot grow beyond 4 KB."""
-
-    @contextlib.contextmanager
-    def limited():
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-    return limited
-
-
-def test_folder_without_room_for_weights(serve, engine, model, full, tmp_path):
-    """As /dev/shm of a container: the error of safetensors is no OSError."""
-    sampler = begun(engine(serve()))
-    with torch.no_grad():
-        next(model.parameters()).mul_(2)
-    with full(), pytest.raises(PeerError, match=r'weights cannot be written there \(.*File too large'):
-        sampler.load(model.state_dict(), 2)
-
-
-def test_folder_without_room_for_the_model_of_a_server(engine, full):
-    sampler = engine(launch=dict(python='python'))
-    with full(), pytest.raises(PeerError, match=r'weights cannot be written there \(.*File too large'):
-        sampler.load(sampler.model.state_dict(), 1)
 
 
 def test_folders_of_killed_runs_are_removed_and_those_of_others_are_not(serve, engine, tmp_path):
