@@ -8,8 +8,6 @@ import torch
 from ding_common import PeerError
 from tests.engine.test_sampler import begun
 
-pytestmark = pytest.mark.unittest
-
 
 @pytest.fixture
 def full():
