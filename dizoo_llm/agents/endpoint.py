@@ -6,11 +6,12 @@ import logging
 import os
 import sys
 import threading
+from functools import cached_property
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from ding_common import ConfigError, describe
 
-from .body import Asked, Refused, chunks
+from .body import NEUTRAL, READ, Asked, Refused, chunks
 from .episode import GRACE, OVER, Episode, task_of_episode
 from .threads import Threads
 
@@ -25,6 +26,7 @@ except ImportError as error:
 # The package whose client openai's is: httpx, or its successor.
 HTTPX = sys.modules[openai.DefaultAsyncHttpxClient.__mro__[1].__module__.partition('.')[0]]
 QUIET = ('httpx', 'httpx2', 'openai', 'aiohttp.access')  # a line for each request
+PLAIN = {*READ, *NEUTRAL} - {'prompt', 'echo', 'best_of', 'suffix'}  # keys of a chat's request
 MOST_BYTES = 64 * 2 ** 20  # of a request
 
 
@@ -180,23 +182,53 @@ class Endpoint:
 
 class _Client(openai.AsyncOpenAI):
     """
-    Answers plain requests without HTTP, which takes four fifths of the time of a request. Copies of it, streams, and
-    requests with options of their own take the way through ``_Here``.
+    Answers plain requests without HTTP, and those of chats without openai's search for what is to be converted. Both
+    take nearly all of the time of a request. Copies of it, streams, and requests with options of their own take the way
+    through ``_Here``.
     """
 
     endpoint: Optional[Endpoint] = None
+
+    @cached_property
+    def chat(self) -> Any:
+        chat = super().chat
+        chat.completions = _ChatCompletions(self)
+        return chat
 
     async def post(self, path: str, *, body: Any = None, options: Any = {}, **given: Any) -> Any:
         more = {*options, *given} - {'security', 'cast_to', 'stream', 'stream_cls'}
         if self.endpoint is None or more or given.get('stream'):
             return await super().post(path, body=body, options=options, **given)
+        return await self.answer(path, json.dumps(body), given['cast_to'])
+
+    async def answer(self, path: str, content: str, cast_to: Any) -> Any:
         url = f"{self.base_url.path.rstrip('/')}{path}"
-        status, found = await self.endpoint.respond(url, json.dumps(body).encode())
+        status, found = await self.endpoint.respond(url, content.encode())
         if status == 200:
-            return given['cast_to'].construct(**found)
+            return cast_to.model_validate(found)
         response = HTTPX.Response(status, json=found, request=HTTPX.Request('POST', f'{self.endpoint.address}{url}'))
-        kind = {400: openai.BadRequestError, 429: openai.RateLimitError}.get(status, openai.APIStatusError)
-        raise kind(f'Error code: {status} - {found}', response=response, body=found['error'])
+        raise self._make_status_error_from_response(response)
+
+
+class _ChatCompletions(openai.resources.chat.AsyncCompletions):
+    """``client.chat.completions``. What is JSON but for messages of earlier answers is sent as it is."""
+
+    async def create(self, **given: Any) -> Any:
+        if self._client.endpoint is not None and {'model', 'messages'} <= given.keys() <= PLAIN:
+            try:
+                content = json.dumps(given, default=_of_answer)
+            except TypeError:  # something that openai converts or leaves out
+                pass
+            else:
+                return await self._client.answer('/chat/completions', content, openai.types.chat.ChatCompletion)
+        return await super().create(**given)
+
+
+def _of_answer(value: Any) -> Any:
+    """A message or a call of an answer as JSON has it."""
+    if isinstance(value, openai.BaseModel):
+        return value.model_dump(exclude_unset=True, mode='json')
+    raise TypeError
 
 
 class _Here(HTTPX.AsyncBaseTransport):

@@ -1,5 +1,6 @@
 """Clients that agents bring: in threads, and with connections of their own."""
 import asyncio
+import json
 import threading
 import time
 
@@ -7,9 +8,11 @@ import openai
 import pytest
 
 from dizoo_llm.agents import AgentEnv
+from dizoo_llm.agents.endpoint import Endpoint
 
 from tests.dizoo_llm.agents import programs
 from tests.dizoo_llm.agents.episodes import begin, play, turn
+from tests.dizoo_llm.agents.test_logprobs import play as with_logp
 
 
 def test_all_rows_may_ask_in_threads(env_of):
@@ -82,3 +85,62 @@ def test_connections_end_with_their_row(env_of):
             break
         time.sleep(0.02)
     assert not server.connections and not env._endpoint._idle
+
+
+CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+
+
+def cases():
+    """Options of requests, some of which openai converts, and some of which are refused."""
+    yield dict(tools=[programs.TOOL])
+    yield dict(tools=[programs.TOOL], user='me')
+    yield dict()
+    yield dict(n=2, logprobs=True, stop=['!'])
+    yield dict(stop=openai.omit, max_tokens=50, n=None)
+    yield dict(top_p=0.5)
+    yield dict(tools=[programs.TOOL], stream=False)
+    yield dict(extra_body=dict(user='me'))
+    yield dict(temperature=0.3)
+    yield dict(messages=iter([programs.user('x')]))
+
+
+async def asks_each_case(problem, client):
+    """Whole answers, or errors, to requests of which each goes on with the one before."""
+    if problem['http']:
+        client = openai.AsyncOpenAI(base_url=str(client.base_url), api_key='any', max_retries=0)
+    messages, problem['told'] = [programs.user('a')], []
+    for case in cases():
+        try:
+            answer = await client.chat.completions.create(**{'model': 'policy', 'messages': messages, **case})
+            messages = [*messages, answer.choices[0].message, programs.user('b')]
+            problem['told'].append(fields(answer))
+        except openai.APIStatusError as error:
+            problem['told'].append((type(error), error.status_code, error.message, error.body))
+    return 1.0
+
+
+def fields(value):
+    """The type and the fields of an answer, which are those that go with a later request."""
+    if isinstance(value, list):
+        return [fields(each) for each in value]
+    if isinstance(value, openai.BaseModel):
+        return type(value), {key: fields(getattr(value, key)) for key in value.model_fields_set - {'created'}}
+    return value
+
+
+def test_a_client_asks_and_gets_the_same_with_and_without_http(env_of, monkeypatch):
+    """Its own passes by openai's conversion of requests and answers."""
+    bodies, found, respond = [], [], Endpoint.respond
+
+    async def record(self, path, content):
+        bodies.append(json.loads(content))
+        return await respond(self, path, content)
+
+    monkeypatch.setattr(Endpoint, 'respond', record)
+    for http in (False, True):
+        options = dict(max_turns=20, max_tokens=1000, max_prompt_length=600, max_new_tokens=80)
+        env = env_of(asks_each_case, [dict(http=http)], options)
+        with_logp(env, *(turn(env, text) for text in (CALL, 'b', 'c', 'd!', 'e!', 'f', 'g', 'h', 'i')))
+        found.append((env.problem.metadata['row']['told'], list(bodies)))
+        bodies.clear()
+    assert found[0] == found[1] and len(found[0][0]) == len(found[0][1]) == 10
