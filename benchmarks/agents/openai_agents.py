@@ -133,7 +133,7 @@ def report(runs: List[Found], updates: int) -> str:
 def main(seeds: str, updates: int) -> None:
     """Train on each seed, and write the page."""
     runs = [train(int(seed), updates) for seed in seeds.split(',')]
-    with open(PAGE, 'w') as f:
+    with open(PAGE, 'w', encoding='utf-8') as f:
         f.write(report(runs, updates))
 
 
