@@ -51,7 +51,7 @@ def main(
     found = shown(examined(*configs, tokens))
     paid = next((part for part in found if part.reward > 0), None)
     if trial and paid is not None:
-        found += shown([of_learning(configs[0].env.task, paid.form, paid.reward)])
+        found += shown([of_learning(configs[0].env, paid.form, paid.reward)])
     click.echo('')
     write_page(out, config or data, found)
     number = sum(len(part.findings) for part in found)

@@ -27,22 +27,22 @@ class Trial(NamedTuple):
     findings: List[Dict[str, Any]]
 
 
-def of_learning(task: Dict[str, Any], form: str, reward: float) -> Part:
+def of_learning(env: Dict[str, Any], form: str, reward: float) -> Part:
     """
     Overview:
         Train a tiny model on few problems, at first from the reward alone, and if it does not learn with demonstrations
         before.
     Arguments:
-        - task (:obj:`Dict[str, Any]`): The section ``env.task`` of a config.
+        - env (:obj:`Dict[str, Any]`): The section ``env`` of a config, of which the task and its weights count.
         - form (:obj:`str`): Of right completions, see ``FewTask``.
         - reward (:obj:`float`): Of a right completion.
     """
-    few = dict(type='few', task=task, form=form)
-    made = ENV_REGISTRY.get('token_env').task_of(dict(task=few))
-    longest = max(len(made.demonstration(made.problem(i))) for i in range(len(made)))
+    few = dict(task=dict(type='few', task=env['task'], form=form), reward_weights=env.get('reward_weights', {}))
+    task = ENV_REGISTRY.get('token_env').task_of(few)
+    longest = max(len(task.demonstration(task.problem(i))) for i in range(len(task)))
     if longest > LONGEST:
         return Part('learning', [f'left out: right completions have {longest} characters or more'], [])
-    lines = [f'a tiny model on {len(made)} problems, {UPDATES} updates of {8 * GROUP} rows']
+    lines = [f'a tiny model on {len(task)} problems, {UPDATES} updates of {8 * GROUP} rows']
     for shows, told in ((False, 'from the reward alone'), (True, 'with demonstrations in the first half')):
         trial = _train(few, longest, shows)
         lines.append(f'{told}: greedy reward {trial.before:.3g} before, {trial.after:.3g} after')
@@ -53,8 +53,10 @@ def of_learning(task: Dict[str, Any], form: str, reward: float) -> Part:
     return Part('learning', lines, [dict(cause='not_learned', message=message, reward=trial.after)])
 
 
-def _train(task: Dict[str, Any], longest: int, shows: bool) -> Trial:
+def _train(env: Dict[str, Any], longest: int, shows: bool) -> Trial:
     keys: Dict[str, Any] = dict(
+        env,
+        model=dict(config=dict(MODEL, max_position_embeddings=1024)),
         group_size=GROUP,
         collect=dict(groups=8),
         max_new_tokens=longest + 1,
@@ -64,8 +66,7 @@ def _train(task: Dict[str, Any], longest: int, shows: bool) -> Trial:
     if shows:
         keys['learn']['demonstrations'] = SHOWN
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder, contextlib.redirect_stdout(io.StringIO()):
-        model = dict(config=dict(MODEL, max_position_embeddings=1024))
-        run = GRPO(task=task, model=model, exp_name=os.path.relpath(folder), **keys)
+        run = GRPO(exp_name=os.path.relpath(folder), **keys)
         before = run.evaluate()['return']
         run.train(updates=UPDATES)
         found = read_json_lines(os.path.join(folder, FINDINGS))

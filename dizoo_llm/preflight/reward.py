@@ -39,10 +39,10 @@ def of_reward(task: Task, weights: Dict[str, float]) -> Found:
     ask = _Scorer(task, weights)
     form, seconds = _form(ask, task)
     problems = {i: task.checked_problem(i) for i in _spread(len(task), _within(ANSWERS, seconds))}
-    if form is None:
-        return Found(['the problems have no answers, so only junk is scored'], _of_junk_alone(ask, problems))
     shown = {i: right(task, problem).get(form) for i, problem in problems.items()}
     answered = {i: ask(i, problems[i], RIGHT, text) for i, text in shown.items() if text is not None}
+    if not answered:
+        return Found(['the problems have no answers, so only junk is scored'], _of_junk_alone(ask, problems))
     few = [list(answered)[i] for i in _spread(len(answered), _within(PROBLEMS, 10 * seconds))]
     bad = _junk(ask, few, problems, shown)
     again = [ask(i, problems[i], RIGHT, shown[i]) for i in few]

@@ -51,7 +51,8 @@ def test_a_hack_is_shown(files):
 def test_a_reward_that_is_not_learned(files, monkeypatch):
     """Two updates are too few."""
     monkeypatch.setattr(learning, 'UPDATES', 2)
-    part = learning.of_learning(dict(type='file', path='train.jsonl', reward='rewards.py:last'), 'bare', 1.0)
+    task = dict(type='file', path='train.jsonl', reward='rewards.py:last')
+    part = learning.of_learning(dict(task=task, reward_weights=dict(last=2.0)), 'bare', 2.0)
     assert [f['cause'] for f in part.findings] == ['not_learned'] and len(part.lines) == 3
     assert part.lines[-1].startswith('with demonstrations in the first half: greedy reward ')
 
@@ -65,7 +66,7 @@ def test_what_is_not_paid_is_not_tried(files):
 def test_long_completions_are_left_out(files, tmp_path):
     write(tmp_path / 'long.jsonl', [dict(row, answer=row['answer'] * 300) for row in ROWS])
     task = dict(type='file', path='long.jsonl', reward='rewards.py:last')
-    part = learning.of_learning(task, 'bare', 1.0)
+    part = learning.of_learning(dict(task=task), 'bare', 1.0)
     assert part.lines == ['left out: right completions have 300 characters or more'] and part.findings == []
 
 
