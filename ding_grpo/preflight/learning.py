@@ -15,7 +15,7 @@ from .examination import Part
 
 UPDATES, GROUP = 60, 16
 LEARNED = 0.5  # of the way from the reward before to that of right completions, greedy
-LONGEST = 200  # characters of a right completion, beyond which the trial would take too long
+LONGEST = 24  # tokens of a right completion, beyond which a tiny model needs longer
 MODEL = dict(model_type='llama', hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
 SHOWN = dict(share=0.5, schedule=dict(peak=0.9, valley=0.0, decay=UPDATES // 2))  # demonstrations, of the first half
 
@@ -39,12 +39,11 @@ def of_learning(env: Dict[str, Any], form: str, reward: float) -> Part:
     """
     few = dict(task=dict(type='few', task=env['task'], form=form), reward_weights=env.get('reward_weights', {}))
     task = ENV_REGISTRY.get('token_env').task_of(few)
-    longest = max(len(task.demonstration(task.problem(i))) for i in range(len(task)))
-    if longest > LONGEST:
-        return Part('learning', [f'left out: right completions have {longest} characters or more'], [])
+    if task.longest > LONGEST:
+        return Part('learning', [f'left out: right completions have {task.longest} words or characters'], [])
     lines = [f'a tiny model on {len(task)} problems, {UPDATES} updates of {8 * GROUP} rows']
     for shows, told in ((False, 'from the reward alone'), (True, 'with demonstrations in the first half')):
-        trial = _train(few, longest, shows)
+        trial = _train(few, task.longest, shows)
         lines.append(f'{told}: greedy reward {trial.before:.3g} before, {trial.after:.3g} after')
         if trial.after >= trial.before + LEARNED * (reward - trial.before) > trial.before:
             return Part('learning', lines, [])

@@ -1,5 +1,5 @@
 """A handful of a task's problems, which a tiny model can learn by heart if their reward can be learned at all."""
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List
 
 from ding_common import ConfigError, Rule
 from dizoo_llm.base import TASK_REGISTRY, Problem, Task, create_task
@@ -9,14 +9,15 @@ from .texts import right
 
 LOOKED_AT = 1000  # problems among which the shortest are chosen
 PROMPT = 200  # characters of a prompt that the tiny model reads
-CHARS = ' .,:=-0123456789abcdefghijklmnopqrstuvwxyz\n'  # that a policy can write wrong answers with
+WRONG = list('0123456789abcdefghijklmnopqrstuvwxyz')  # tokens that a policy can write wrong answers with
 
 
 @TASK_REGISTRY.register('few')
 class FewTask(Task):
     """
     The problems of another task with the shortest right completions, all of them different. The scorer gets the
-    problems as they are; the policy reads the end of a long prompt.
+    problems as they are; the policy reads the end of a long prompt. Tokens are words, or characters where right
+    completions have other white space than one blank between words.
     """
 
     listed = True
@@ -42,14 +43,22 @@ class FewTask(Task):
         self._own = [shown[text] for text in self._shown]
         self.weights, self.return_part = self._task.weights, None
         self.seconds, self.must_end = None, False
-        texts = [CHARS, *self._shown, *(self.problem(i).prompt for i in range(len(self)))]
-        self.chars = ''.join(dict.fromkeys(''.join(texts)))
+        self._by_words = all(text == ' '.join(text.split()) for text in self._shown)
+        cut: Callable = str.split if self._by_words else list
+        texts = [*self._shown, *(self.problem(i).prompt for i in range(len(self)))]
+        tokens = list(dict.fromkeys([*WRONG, *(token for text in texts for token in cut(text))]))
+        self.longest = max(len(cut(text)) for text in self._shown)  # tokens of a right completion
+        if self._by_words:
+            self.words = tokens
+        else:
+            self.chars = ''.join(tokens)
 
     def __len__(self) -> int:
         return len(self._own)
 
     def problem(self, index: int) -> Problem:
         text = self._own[index].text
+        text = ' '.join(text.split()) if self._by_words else text
         text = text if len(text) <= PROMPT else f'{index} {text[-PROMPT:]}'
         return Problem(text, self._own[index].answer, dict(index=index))
 

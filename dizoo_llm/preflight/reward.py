@@ -13,6 +13,7 @@ PROBLEMS = (3, 20)  # at least and at most: examined with junk, spread over all
 ANSWERS = (10, 200)  # whose right completion is scored
 BUDGET = 20.0  # seconds for each of both, by which their numbers are chosen
 SLOW = 1.0  # seconds of a score, beyond which an update of 64 rows takes a minute more
+PAID = 0.25  # share of problems in which a kind of junk is paid; fewer may be by chance, as a prompt that ends with 0
 LONG_SECONDS = 0.5  # of a long text, beyond which no longer one is tried
 RIGHT = 'right'
 
@@ -202,7 +203,7 @@ def _hack(shown: Scored, other: Scored, worse: List[Any], problems: Any) -> Find
 
 
 def _rejected(good: Sequence[Scored], bad: Sequence[Scored]) -> List[Finding]:
-    """Some right completions are not paid, or some junk is."""
+    """Some right completions are not paid, or a kind of junk is paid in some problems."""
     found = []
     rejected = [s for s in good if s.reward is not None and s.reward <= 0]
     if rejected:
@@ -214,9 +215,13 @@ def _rejected(good: Sequence[Scored], bad: Sequence[Scored]) -> List[Finding]:
                 problems=[s.problem for s in rejected][:20]
             )
         )
-    worse = [(shown, other) for shown, other in _worse(good, bad) if other.reward > 0]
-    if worse:
-        found.append(_hack(*worse[0], worse, {s.problem for s in bad}))
+    problems, of_kind = {s.problem for s in bad}, {}
+    for shown, other in _worse(good, bad):
+        if other.reward > 0:
+            of_kind.setdefault(other.kind, []).append((shown, other))
+    paid = [pairs for pairs in of_kind.values() if len(pairs) >= PAID * len(problems)]
+    if paid:
+        found.append(_hack(*paid[0][0], [pair for pairs in paid for pair in pairs], problems))
     return found
 
 

@@ -64,10 +64,10 @@ def test_what_is_not_paid_is_not_tried(files):
 
 
 def test_long_completions_are_left_out(files, tmp_path):
-    write(tmp_path / 'long.jsonl', [dict(row, answer=row['answer'] * 300) for row in ROWS])
+    write(tmp_path / 'long.jsonl', [dict(row, answer=' '.join([row['answer']] * 300)) for row in ROWS])
     task = dict(type='file', path='long.jsonl', reward='rewards.py:last')
     part = learning.of_learning(dict(task=task), 'bare', 1.0)
-    assert part.lines == ['left out: right completions have 300 characters or more'] and part.findings == []
+    assert part.lines == ['left out: right completions have 300 words or characters'] and part.findings == []
 
 
 def test_data_of_verl(files, tmp_path):

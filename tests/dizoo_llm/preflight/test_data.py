@@ -100,4 +100,11 @@ def test_a_handful_of_problems(tmp_path):
     assert few.problem(2).prompt == '2 ' + 'q' * 199 + '2'
     asked = [few.problem(0), few.problem(1)]
     assert few.score_batch(asked, ['#### 7', '77']) == [dict(correct=1.0), dict(correct=0.0)]
-    assert set('#7q ') <= set(few.chars) and len(set(few.chars)) == len(few.chars)
+    assert few.chars is None and {'####', '7', '77', '777', '2'} < set(few.words) and few.longest == 2
+
+
+def test_tokens_of_a_handful_are_characters_where_white_space_counts(tmp_path):
+    path = write(tmp_path / 'a.jsonl', [dict(question=f'q{i}', answer=f'{i}\n{i}') for i in range(4)])
+    few = FewTask(dict(type='file', path=path), number=3)
+    assert few.words is None and set('0123\nq') - {'3'} <= set(few.chars) and few.longest == 3
+    assert len(set(few.chars)) == len(few.chars) and few.problem(1).prompt == 'q1'

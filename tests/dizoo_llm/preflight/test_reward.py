@@ -57,6 +57,14 @@ def test_a_list_of_answers_is_no_answer():
     assert found['kinds'] == ['list of answers'] and 'in 6 of 6 problems' in found['message']
 
 
+def test_junk_that_is_right_by_chance():
+    """The prompt of one problem of six ends with its answer, or those of two."""
+    assert causes(lambda problem, completion: dict(right=float(completion in (problem.answer, 'third')))) == []
+    paid = ('third', 'fourth')
+    found, = examined(lambda problem, completion: dict(right=float(completion in (problem.answer, *paid)))).findings
+    assert found['kinds'] == ['prompt'] and 'in 2 of 6 problems' in found['message']
+
+
 def test_a_scorer_that_fails():
 
     def on_right(problem, completion):
