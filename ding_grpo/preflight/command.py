@@ -39,6 +39,8 @@ def main(
     """Examine data and reward before a run. The exit code is 1 if something is found."""
     if (config is None) == (data is None):
         raise click.UsageError('Give either --config or --data.')
+    if not os.path.isdir(os.path.dirname(out) or '.') or os.path.isdir(out):
+        raise click.BadParameter(f'{out!r}: must be a file in a folder that exists.', param_hint='--out')
     if config is not None:
         given = [name for name, value in dict(eval_data=eval_data, reward=reward, model=model).items() if value]
         if given:
@@ -49,9 +51,9 @@ def main(
             raise click.UsageError('KEY=VALUE belongs to --config.')
         configs, tokens = of_data(data, eval_data, reward, model), model is not None
     found = shown(examined(*configs, tokens))
-    paid = next((part for part in found if part.reward > 0), None)
+    paid = next((part for part in found if part.form is not None), None)
     if trial and paid is not None:
-        found += shown([of_learning(configs[0].env, paid.form, paid.reward)])
+        found += shown([of_learning(configs[0].env, paid.form, paid.reward, paid.seconds)])
     click.echo('')
     write_page(out, config or data, found)
     number = sum(len(part.findings) for part in found)

@@ -15,8 +15,9 @@ class Part(NamedTuple):
     name: str
     lines: List[str]
     findings: List[Dict[str, Any]]
-    form: Optional[str] = None  # of right completions, if there are any
+    form: Optional[str] = None  # of right completions, if they are worth more than wrong ones
     reward: float = 0.0  # of a right completion
+    seconds: float = 0.0  # of a score
 
 
 def examined(main_config: EasyDict, create_config: EasyDict, tokens: bool) -> Iterator[Part]:

@@ -14,6 +14,7 @@ from ding_grpo.instruments.findings import FINDINGS
 from .examination import Part
 
 UPDATES, GROUP = 60, 16
+BUDGET = 60.0  # seconds of the scores of a trial, beyond which it is left out
 LEARNED = 0.5  # of the way from the reward before to that of right completions, greedy
 LONGEST = 24  # tokens of a right completion, beyond which a tiny model needs longer
 MODEL = dict(model_type='llama', hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
@@ -27,7 +28,7 @@ class Trial(NamedTuple):
     findings: List[Dict[str, Any]]
 
 
-def of_learning(env: Dict[str, Any], form: str, reward: float) -> Part:
+def of_learning(env: Dict[str, Any], form: str, reward: float, seconds: float = 0.0) -> Part:
     """
     Overview:
         Train a tiny model on few problems, at first from the reward alone, and if it does not learn with demonstrations
@@ -36,11 +37,15 @@ def of_learning(env: Dict[str, Any], form: str, reward: float) -> Part:
         - env (:obj:`Dict[str, Any]`): The section ``env`` of a config, of which the task and its weights count.
         - form (:obj:`str`): Of right completions, see ``FewTask``.
         - reward (:obj:`float`): Of a right completion.
+        - seconds (:obj:`float`): Of a score.
     """
     few = dict(task=dict(type='few', task=env['task'], form=form), reward_weights=env.get('reward_weights', {}))
     task = ENV_REGISTRY.get('token_env').task_of(few)
     if task.longest > LONGEST:
         return Part('learning', [f'left out: right completions have {task.longest} words or characters'], [])
+    scoring = UPDATES * 8 * GROUP * seconds
+    if scoring > BUDGET:
+        return Part('learning', [f'left out: its scores would take {scoring:,.0f} s'], [])
     lines = [f'a tiny model on {len(task)} problems, {UPDATES} updates of {8 * GROUP} rows']
     for shows, told in ((False, 'from the reward alone'), (True, 'with demonstrations in the first half')):
         trial = _train(few, task.longest, shows)

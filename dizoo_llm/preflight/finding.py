@@ -8,12 +8,14 @@ class Found(NamedTuple):
     """
     Overview:
         What a part of the examination tells: ``lines``, what was looked at, ``findings``, and what a trial needs: the
-        ``form`` of right completions, and their mean ``reward``.
+        ``form`` of right completions, None if they are worth no more than wrong ones, their mean ``reward``, and the
+        ``seconds`` of a score.
     """
     lines: List[str]
     findings: List[Finding]
     form: Optional[str] = None
     reward: float = 0.0
+    seconds: float = 0.0
 
 
 def finding(cause: str, message: str, **figures: Any) -> Finding:

@@ -1,4 +1,5 @@
 """What a scorer pays: for right completions, for junk, and again."""
+import random
 import statistics
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -7,7 +8,7 @@ from ding_common import TaskError
 from dizoo_llm.base import Parts, Problem, Task
 
 from .finding import Finding, Found, finding, share
-from .texts import LENGTHS, junk, long, right
+from .texts import FORMS, LENGTHS, WRONG, junk, long, right
 
 PROBLEMS = (3, 20)  # at least and at most: examined with junk, spread over all
 ANSWERS = (10, 200)  # whose right completion is scored
@@ -38,26 +39,30 @@ def of_reward(task: Task, weights: Dict[str, float]) -> Found:
         - weights (:obj:`Dict[str, float]`): Of the parts of the reward.
     """
     ask = _Scorer(task, weights)
-    form, seconds = _form(ask, task)
-    problems = {i: task.checked_problem(i) for i in _spread(len(task), _within(ANSWERS, seconds))}
-    shown = {i: right(task, problem).get(form) for i, problem in problems.items()}
-    answered = {i: ask(i, problems[i], RIGHT, text) for i, text in shown.items() if text is not None}
-    if not answered:
-        return Found(['the problems have no answers, so only junk is scored'], _of_junk_alone(ask, problems))
-    few = [list(answered)[i] for i in _spread(len(answered), _within(PROBLEMS, 10 * seconds))]
+    problems = {i: task.checked_problem(i) for i in _drawn(len(task), ANSWERS[1])}
+    known = [i for i, problem in problems.items() if right(task, problem)]
+    if not known:
+        return _of_junk_alone(ask, problems)
+    form, seconds = _form(ask, task, {i: problems[i] for i in known[:5]})
+    problems = {i: problems[i] for i in known[:_within(ANSWERS, seconds)]}
+    shown = {i: right(task, problem)[form] for i, problem in problems.items()}
+    answered = {i: ask(i, problems[i], RIGHT, text) for i, text in shown.items()}
+    few = list(problems)[:_within(PROBLEMS, 10 * seconds)]
     bad = _junk(ask, few, problems, shown)
     again = [ask(i, problems[i], RIGHT, shown[i]) for i in few]
     good = list(answered.values())
     findings = [
-        *_failures(good, bad),
-        *(_pays(good, bad) or _rejected(good, bad)),
+        *(_pays(good, bad, form) or _rejected(good, bad)),
         *_changes([answered[i] for i in few], again),
         *_constant(weights, good, bad),
         *_slow(good),
-        *_long(ask, few[0], problems[few[0]], statistics.median(s.seconds for s in good)),
     ]
-    paid = statistics.mean([s.reward for s in good if s.reward is not None] or [0.0])
-    return Found([_told(form, good), *_table(good, bad)], findings, form, paid)
+    failures = _failures(good, bad) or _long(ask, few[0], problems[few[0]], seconds)
+    mean = statistics.mean([s.reward for s in good if s.reward is not None] or [0.0])
+    teaches = mean > _floor(bad)
+    return Found(
+        [_told(form, good, bad), *_table(good, bad)], failures + findings, form if teaches else None, mean, seconds
+    )
 
 
 def _within(numbers: Tuple[int, int], seconds: float) -> int:
@@ -66,10 +71,16 @@ def _within(numbers: Tuple[int, int], seconds: float) -> int:
     return max(least, min(most, int(BUDGET / max(seconds, 1e-6))))
 
 
-def _spread(number: int, most: int) -> List[int]:
-    """So many of a number of indices, spread over all."""
-    most = min(number, most)
-    return sorted({i * number // most for i in range(most)})
+def _drawn(number: int, most: int) -> List[int]:
+    """At most so many of a number of indices, in a random order that is always the same: data may repeat in order."""
+    return random.Random(0).sample(range(number), min(number, most))
+
+
+def _floor(bad: Sequence[Scored]) -> float:
+    """What is paid for a wrong answer in the right form; without one, for the junk in the middle."""
+    rewards = [s.reward for s in bad if s.reward is not None]
+    wrong = [s.reward for s in bad if s.reward is not None and s.kind == WRONG]
+    return statistics.median(wrong or rewards or [0.0])
 
 
 class _Scorer:
@@ -88,25 +99,23 @@ class _Scorer:
         return Scored(index, kind, text, scored, None, seconds, reward)
 
 
-def _form(ask: _Scorer, task: Task) -> Tuple[Optional[str], float]:
-    """The form of right completions for which most is paid, on some problems, None without answers; and the seconds of
-    a score."""
-    few = [(i, task.checked_problem(i)) for i in _spread(len(task), 5)]
-    few = [(i, p) for i, p in few if right(task, p)]
-    if not few:
-        return None, 0.0
-    forms = {form: [ask(i, p, form, right(task, p)[form]) for i, p in few] for form in right(task, few[0][1])}
+def _form(ask: _Scorer, task: Task, few: Dict[int, Problem]) -> Tuple[str, float]:
+    """The form of right completions for which most is paid, and the seconds of a score."""
+    forms = {form: [ask(i, p, form, right(task, p)[form]) for i, p in few.items()] for form in _forms(task, few)}
     best = max(forms, key=lambda form: sum(scored.reward or 0.0 for scored in forms[form]))
     return best, statistics.median(s.seconds for s in forms[best])
 
 
-def _junk(ask: _Scorer, few: List[int], problems: Dict[int, Problem], shown: Dict[int, Optional[str]]) -> List[Scored]:
+def _forms(task: Task, few: Dict[int, Problem]) -> List[str]:
+    return list(right(task, next(iter(few.values()))))
+
+
+def _junk(ask: _Scorer, few: List[int], problems: Dict[int, Problem], shown: Dict[int, str]) -> List[Scored]:
     """What is paid for junk. A kind that cannot be scored is asked for once."""
     found, failed = [], set()
     for index in few:
         own = problems[index]
-        others = [i for i, p in problems.items() if shown[i] is not None and p.answer != own.answer]
-        others = [i for i in others if i > index] + [i for i in others if i < index]
+        others = [i for i, p in problems.items() if not _same(p.answer, own.answer) and shown[i] != shown[index]]
         texts = junk(own, shown[index], [problems[i] for i in others], [shown[i] for i in others])
         for kind, text in texts.items():
             if kind not in failed:
@@ -115,14 +124,24 @@ def _junk(ask: _Scorer, few: List[int], problems: Dict[int, Problem], shown: Dic
     return found
 
 
-def _of_junk_alone(ask: _Scorer, problems: Dict[int, Problem]) -> List[Finding]:
-    few = list(problems.items())[:PROBLEMS[1]]
-    bad = [ask(i, p, kind, text) for i, p in few for kind, text in junk(p, '', [], []).items()]
+def _same(answer: str, other: str) -> bool:
+    """Whether two answers are one in other forms: x and X, 1,000 and 1000.0."""
+    if answer.strip().casefold() == other.strip().casefold():
+        return True
+    try:
+        return float(answer.replace(',', '')) == float(other.replace(',', ''))
+    except ValueError:
+        return False
+
+
+def _of_junk_alone(ask: _Scorer, problems: Dict[int, Problem]) -> Found:
+    few = list(problems.items())[:PROBLEMS[0]]
+    bad, again = ([ask(i, p, kind, text) for i, p in few for kind, text in junk(p, '', [], []).items()] for _ in '12')
     paid = {s.reward for s in bad if s.reward is not None}
-    found = _failures([], bad)
-    if len(paid) == 1 and paid.pop() > 0:
-        found.append(finding('always_paid', 'the scorer pays the same for every junk text, and more than 0'))
-    return found
+    findings = _failures([], bad) + _changes(bad, again)
+    if len(paid) == 1 and max(paid) > 0:
+        findings.append(finding('always_paid', f'the scorer pays {max(paid):g} for every junk text'))
+    return Found(['no problem has an answer: only junk is scored', *_table([], bad)], findings)
 
 
 def _failures(good: Sequence[Scored], bad: Sequence[Scored]) -> List[Finding]:
@@ -149,27 +168,30 @@ def _failures(good: Sequence[Scored], bad: Sequence[Scored]) -> List[Finding]:
     ]
 
 
-def _pays(good: Sequence[Scored], bad: Sequence[Scored]) -> List[Finding]:
+def _pays(good: Sequence[Scored], bad: Sequence[Scored], form: str) -> List[Finding]:
     """The scorer cannot tell right completions from others, in most problems."""
+    tried = f" (none of the forms {', '.join(FORMS)})" if form in FORMS else ''
     scored = [s for s in (*good, *bad) if s.reward is not None]
     rewards = {s.reward for s in scored}
     if len(rewards) == 1:
         reward, = rewards
         kind, what = ('always_paid', 'everything') if reward > 0 else ('no_success', 'nothing')
         told = f'the scorer pays for {what}: right completions and junk all have the reward {reward:g}'
+        told += tried if reward <= 0 else ''
         return [finding(kind, told, reward=reward)]
     worse = _worse(good, bad)
     problems = {s.problem for s in bad}
     if 2 * len({right.problem for right, _ in worse}) <= len(problems):
         return []
     shown, other = max(worse, key=lambda pair: pair[1].reward)
-    unpaid = {s.problem for s in good if s.reward is not None and s.reward <= 0}
+    unpaid = {s.problem for s in good if s.reward is not None and s.reward <= min(0.0, _floor(bad))}
     if 2 * len(unpaid & problems) <= len(problems):
         return [_hack(shown, other, worse, problems)]
     instead = f', but {other.reward:g} for {other.text!r:.60} ({other.kind})' if other.reward > 0 else ''
     return [
         finding(
-            'wrong_key', f'the scorer does not pay for {share(len(unpaid), len(good))} right completions, such as '
+            'wrong_key',
+            f'the scorer does not pay for {share(len(unpaid), len(good))} right completions{tried}, such as '
             f'{shown.text!r:.60} of problem {shown.problem} ({shown.reward:g}){instead}: check the answer key and how '
             'answers are compared',
             problem=shown.problem,
@@ -205,7 +227,7 @@ def _hack(shown: Scored, other: Scored, worse: List[Any], problems: Any) -> Find
 def _rejected(good: Sequence[Scored], bad: Sequence[Scored]) -> List[Finding]:
     """Some right completions are not paid, or a kind of junk is paid in some problems."""
     found = []
-    rejected = [s for s in good if s.reward is not None and s.reward <= 0]
+    rejected = [s for s in good if s.reward is not None and s.reward <= _floor(bad)]
     if rejected:
         first = rejected[0]
         found.append(
@@ -256,7 +278,7 @@ def _slow(good: Sequence[Scored]) -> List[Finding]:
     seconds = statistics.median(s.seconds for s in good)
     if seconds <= SLOW:
         return []
-    told = f'a score takes {seconds:.1f} s. Score batches (score_batch), or make the scorer async'
+    told = f'a score takes {seconds:.1f} s, one after the other. Score batches (score_batch), or await (async def)'
     return [finding('slow', told, seconds=seconds)]
 
 
@@ -279,22 +301,23 @@ def _long(ask: _Scorer, index: int, problem: Problem, usual: float) -> List[Find
     return []
 
 
-def _told(form: str, good: Sequence[Scored]) -> str:
-    paid = sum((s.reward or 0.0) > 0 for s in good)
-    return f"right completions ({form}, for example {good[0].text!r:.60}): {share(paid, len(good))} are paid"
+def _told(form: str, good: Sequence[Scored], bad: Sequence[Scored]) -> str:
+    paid = sum(s.reward is not None and s.reward > _floor(bad) for s in good)
+    told = f'right completions ({form}, for example {good[0].text!r:.60})'
+    return f'{told}: {share(paid, len(good))} are paid more than a wrong answer'
 
 
 def _table(good: Sequence[Scored], bad: Sequence[Scored]) -> List[str]:
     """A line for each kind of text: the mean reward, and its share of that of right completions."""
-    kinds: Dict[str, List[float]] = {RIGHT: [s.reward for s in good if s.reward is not None]}
+    kinds: Dict[str, List[float]] = {RIGHT: [s.reward for s in good if s.reward is not None]} if good else {}
     for s in bad:
         kinds.setdefault(s.kind, [])
         if s.reward is not None:
             kinds[s.kind].append(s.reward)
-    best = statistics.mean(kinds[RIGHT] or [0.0])
+    best = statistics.mean(kinds.get(RIGHT) or [0.0])
     lines = []
     for kind, rewards in kinds.items():
         mean = statistics.mean(rewards) if rewards else None
-        part = '' if mean is None or best <= 0 else f', {100 * mean / best:.0f} % of a right completion'
+        part = '' if mean is None or mean < 0 or best <= 0 else f', {100 * mean / best:.0f} % of a right completion'
         lines.append(f"  {kind}: {'not scored' if mean is None else f'{mean:.3g}'}{part}")
     return lines

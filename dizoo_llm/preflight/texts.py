@@ -3,11 +3,18 @@ from typing import Dict, List, Sequence
 
 from dizoo_llm.base import Problem, Task
 
+WRONG = 'answer of another problem'
 MOST_LISTED = 20  # answers in the list of answers
 LENGTHS = (1_000, 10_000, 100_000, 1_000_000)  # characters of long texts
 # Forms in which scorers of others expect an answer, tried where the task does not demonstrate one.
 FORMS = dict(
-    bare='{}', boxed='\\boxed{{{}}}', tag='<answer>{}</answer>', hashes='#### {}', sentence='The answer is {}.'
+    bare='{}',
+    boxed='\\boxed{{{}}}',
+    tag='<answer>{}</answer>',
+    hashes='#### {}',
+    sentence='The answer is {}.',
+    think_tag='<think>.</think> <answer>{}</answer>',
+    think_boxed='<think>.</think> \\boxed{{{}}}',
 )
 
 
@@ -34,7 +41,9 @@ def junk(problem: Problem, shown: str, others: Sequence[Problem], shown_others: 
         unicode='\u202e\U0001f600\x00\ufffd e\u0301' * 20,
     )
     if others:
-        found['answer of another problem'] = shown_others[0]
+        found[WRONG] = shown_others[0]
+        if shown != problem.answer:
+            found['list of right completions'] = _listed(shown, shown_others)
         answers = [other.answer for other in others if other.answer]
         if answers and problem.answer:
             found['list of answers'] = _listed(problem.answer, answers)

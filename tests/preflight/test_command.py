@@ -68,6 +68,8 @@ def test_long_completions_are_left_out(files, tmp_path):
     task = dict(type='file', path='long.jsonl', reward='rewards.py:last')
     part = learning.of_learning(dict(task=task), 'bare', 1.0)
     assert part.lines == ['left out: right completions have 300 words or characters'] and part.findings == []
+    part = learning.of_learning(dict(task=dict(task, path='train.jsonl')), 'bare', 1.0, seconds=0.1)
+    assert part.lines == ['left out: its scores would take 768 s'] and part.findings == []
 
 
 def test_data_of_verl(files, tmp_path):
@@ -97,6 +99,7 @@ def test_a_config():
         ([], 'Give either --config or --data.'),
         (['-c', 'think_answer_grpo', '--reward', 'a:b'], '--reward belongs to --data; a config names its own.'),
         (['--data', 'train.jsonl', 'exp_name=a'], 'KEY=VALUE belongs to --config.'),
+        (['--data', 'train.jsonl', '--out', 'no/such/a.html'], 'must be a file in a folder that exists'),
     ]
 )
 def test_a_wrong_command(files, arguments, line):

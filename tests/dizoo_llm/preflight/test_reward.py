@@ -1,5 +1,6 @@
 """What a scorer pays: broken scorers are named, healthy ones are not."""
 import random
+import re
 import time
 
 import pytest
@@ -26,7 +27,7 @@ def exact(problem, completion):
 
 
 def boxed(problem, completion):
-    return dict(right=float(f'\\boxed{{{problem.answer}}}' in completion))
+    return dict(right=float(re.findall(r'boxed{(.*?)}', completion)[-1:] == [problem.answer]))
 
 
 @pytest.mark.parametrize('scorer, form', [(exact, 'bare'), (boxed, 'boxed')])
@@ -34,7 +35,7 @@ def test_a_healthy_scorer_and_the_form_that_it_reads(scorer, form):
     found = examined(scorer)
     assert (found.findings, found.form, found.reward) == ([], form, 1.0)
     assert found.lines[0].startswith(f'right completions ({form}, for example ')
-    assert '6 of 6 are paid' in found.lines[0]
+    assert '6 of 6 are paid more than a wrong answer' in found.lines[0]
 
 
 BROKEN = {
@@ -55,6 +56,51 @@ def test_a_broken_scorer_is_named(cause):
 def test_a_list_of_answers_is_no_answer():
     found, = examined(lambda problem, completion: dict(right=float(problem.answer in completion))).findings
     assert found['kinds'] == ['list of answers'] and 'in 6 of 6 problems' in found['message']
+
+
+def test_several_answers_in_the_form_of_one_are_no_answer():
+
+    def among(problem, completion):
+        return dict(right=float(problem.answer in re.findall(r'boxed{(.*?)}', completion)))
+
+    found, = examined(among).findings
+    assert found['kinds'] == ['list of right completions']
+
+
+def test_wrong_answers_may_be_paid_less_than_nothing():
+    found = examined(lambda problem, completion: dict(right=exact(problem, completion)['right'] - 1))
+    assert (found.findings, found.form, found.reward) == ([], 'bare', 0.0)
+    assert '6 of 6 are paid' in found.lines[0] and '  empty: -1' in found.lines
+
+
+def test_one_answer_in_other_forms_is_no_other_answer():
+
+    class Numbers(Prompts):
+
+        def problem(self, index):
+            return super().problem(index)._replace(answer=('1000', '1,000', '1000.0', '7')[index % 4])
+
+    def number(problem, completion):
+        try:
+            return dict(right=float(float(completion.replace(',', '')) == float(problem.answer.replace(',', ''))))
+        except ValueError:
+            return dict(right=0.0)
+
+    task = Numbers(*WORDS, scorer=number)
+    assert of_reward(task, task.weights).findings == []
+
+
+def test_data_whose_answers_repeat_in_order():
+    """Each problem is examined with the answer of another, whatever the period of the data."""
+
+    class Choices(Prompts):
+
+        def problem(self, index):
+            return super().problem(index)._replace(answer='ABCD'[index % 4])
+
+    task = Choices(*map(str, range(800)), scorer=exact)
+    found = of_reward(task, task.weights)
+    assert found.findings == [] and '  answer of another problem: 0, 0 % of a right completion' in found.lines
 
 
 def test_junk_that_is_right_by_chance():
