@@ -57,6 +57,19 @@ def test_a_reward_that_is_not_learned(files, monkeypatch):
     assert part.lines[-1].startswith('with demonstrations in the first half: greedy reward ')
 
 
+def test_the_trial_has_the_weights_of_the_config(files, monkeypatch):
+    asked = []
+
+    def trained(env, longest, shows):
+        asked.append(env['reward_weights'])
+        return learning.Trial(0.0, 2.0, [])
+
+    monkeypatch.setattr(learning, '_train', trained)
+    task = dict(type='file', path='train.jsonl', reward='rewards.py:last')
+    assert learning.of_learning(dict(task=task, reward_weights=dict(last=2.0)), 'bare', 2.0).findings == []
+    assert asked == [dict(last=2.0)]
+
+
 def test_what_is_not_paid_is_not_tried(files):
     (files / 'never.py').write_text('def never(completion, answer):\n    return 0.0\n', encoding='utf-8')
     text = told('--data', 'train.jsonl', '--reward', 'never.py:never', code=1)

@@ -1,5 +1,6 @@
 """Data with faults, and without."""
 import pytest
+from tokenizers.normalizers import Lowercase
 
 from dizoo_llm.base import Problem
 from dizoo_llm.base.task import DividedTask
@@ -8,6 +9,7 @@ from dizoo_llm.preflight.few import FewTask
 from dizoo_llm.preflight.prompts import of_prompts
 from dizoo_llm.envs.options import ENV_OPTIONS
 from dizoo_llm.tasks import create_task
+from dizoo_llm.text.tokenizer import build_char_tokenizer
 from tests.dizoo_llm.helper import Prompts, file_task, write
 
 
@@ -76,6 +78,16 @@ def test_prompts_as_tokens():
     assert found['cause'] == 'prompt_too_long' and found['problems'] == [0] and 'longest 11' in found['message']
     found, = of_prompts(Prompts('what is 7?'), options(task)).findings
     assert found['cause'] == 'not_encoded' and '7' in found['message']
+
+
+def test_a_tokenizer_that_rewrites_a_prompt(tmp_path):
+    tokenizer = build_char_tokenizer('abcdefghijklmnopqrstuvwxyz? ')
+    tokenizer.backend_tokenizer.normalizer = Lowercase()
+    tokenizer.save_pretrained(tmp_path)
+    given = {**ENV_OPTIONS, 'tokenizer': dict(pretrained=str(tmp_path))}
+    assert of_prompts(Prompts('who?', 'what is it?'), given).findings == []
+    found, = of_prompts(Prompts('who?', 'What is it?'), given).findings
+    assert (found['cause'], found['problem'], found['role']) == ('template_loses', 1, 'user')
 
 
 def test_right_completions_that_are_too_long():
