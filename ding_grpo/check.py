@@ -83,12 +83,13 @@ def collecting(
         model: Optional[torch.nn.Module] = None
 ) -> Iterator[Tuple[Any, Any]]:
     """Policy and collector of a compiled config. The files of the collector are in ``folder``; it gets the policy's
-    collect mode after a ``change``. Its logger is not that of a run in this process."""
+    collect mode, or what ``change`` makes of environments and policy. Its logger is not that of a run in this
+    process."""
     make, env_cfgs, _ = get_vec_env_setting(cfg.env)
     envs = environments(cfg, make, env_cfgs)
     envs.seed(seed)
     policy = make_policy(cfg, model, seed, groups=is_grpo(cfg.policy.type))
-    mode = policy.collect_mode if change is None else change(policy.collect_mode)
+    mode = policy.collect_mode if change is None else change(envs, policy)
     parts = dict(env=envs, policy=mode, exp_name=folder, instance_name='trial')
     with closing(create_serial_collector(cfg.policy.collect.collector, **parts)) as collector:
         yield policy, collector

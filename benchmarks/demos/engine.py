@@ -60,7 +60,8 @@ vLLM 0.32 for processors, on the same core, so that with `max_staleness` samplin
 Seconds of sampling include those of the weights, 538 MB in float32, which go through a file in memory. With
 `max_staleness`, they are the time for which learning waits, and weights go while it learns. The gap is the mean
 difference between the log-probabilities of server and learner in the last update that had rows of its own weights.
-Rows of older weights teach less: with `max_staleness=2`, accuracy after as many updates is lower.
+Rows of older weights teach less: with `max_staleness=2`, accuracy after as many updates is lower, with `mask=0.1` by
+less.
 [Rows of older weights](delay.md) shows by a small policy that the delay alone does this, and what `mask` regains.
 
 The same {number} rows by `generate` of transformers, which reads each prompt {group} times: {generate:.0f} s. On a

@@ -9,7 +9,9 @@ from ding_common import TaskError, is_reward
 
 # What is read of the last info of an episode. The rest may be anything, which neither a checkpoint nor other processes
 # can take.
-INFO = ('index', 'kind', 'prompt', 'completion', 'turns', 'reward_parts', 'exact_reward', 'truncated', 'failed')
+INFO = (
+    'index', 'kind', 'prompt', 'completion', 'turns', 'reward_parts', 'exact_reward', 'truncated', 'failed', 'record'
+)
 
 
 class Group:

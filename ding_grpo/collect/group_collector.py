@@ -15,6 +15,7 @@ from .collect_log import CollectLog
 from .completion_table import CompletionTable
 from .failures import check_failures
 from .probe import probe
+from .records import NAME, write_records
 from .source import GroupSource, PlayedGroups
 
 
@@ -74,6 +75,7 @@ class GroupCollector(ISerialCollector):
         self._tb_logger = own_tb_logger if tb_logger is None else tb_logger
         keep_off_screen(self._logger)
         table = CompletionTable(os.path.join(folder, 'completions'), cfg.table_rows)
+        self._records = os.path.join(folder, NAME)
         self._log = CollectLog(instance_name, cfg, self._logger, self._tb_logger, table)
         self._closed = False
         self._policy: Optional[NamedTuple] = None
@@ -219,5 +221,6 @@ class GroupCollector(ISerialCollector):
         for group in done:
             group.sample.update({name: value / target for name, value in shares.items()})
             group.sample.update({f'memory_mib_{part}': value for part, value in memory.items()})
+        write_records(self._records, [*done, *replaced])
         self._log.write(done, clock, train_iter, self.envstep, self._learns.advantages, self._source.sizes())
         return [group.sample for group in done]

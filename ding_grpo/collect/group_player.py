@@ -15,6 +15,14 @@ from .deferred import Deferred
 from .group import Group
 
 
+def start_seed(seed: int, collect_iter: int, group: int, restarts: int) -> int:
+    """The seed of the first environment of a group. A function of these four, so that a resumed run gets the same
+    starts as an uninterrupted one, and a restarted group another start than the one that failed."""
+    state = np.random.SeedSequence([seed, collect_iter, group, restarts]).generate_state(1)[0]
+    # 30 bits and one above them. Evaluators use smaller seeds, so that training and evaluation share no start.
+    return 2 ** 30 + int(state >> 2)
+
+
 class GroupPlayer:
     """Plays groups to their end. All environments of the running groups step together."""
 
@@ -61,12 +69,7 @@ class GroupPlayer:
 
     def _begin(self, group: Group) -> None:
         group.begin()
-        # A function of (run seed, update, group, restarts), so that a resumed run gets the same starts as an
-        # uninterrupted one, and a restarted group another start than the one that failed.
-        key = [self._seed, self._collect_iter, group.number, group.restarts]
-        state = np.random.SeedSequence(key).generate_state(1)[0]
-        # 30 bits and one above them. Evaluators use smaller seeds, so that training and evaluation share no start.
-        seed = 2 ** 30 + int(state >> 2)
+        seed = start_seed(self._seed, self._collect_iter, group.number, group.restarts)
         seeds = {i: seed + (0 if self._shared_start else row) for row, i in enumerate(group.env_ids)}
         self._reset(seeds, None if group.problem is None else dict(index=group.problem))
         self._policy.reset(group.env_ids)

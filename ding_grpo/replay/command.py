@@ -8,6 +8,7 @@ from ding_common import ConfigError, code_of, echo, read_total_config
 from ding_grpo.run.checkpoint import read_checkpoint
 
 from .changes import Changes, Fork
+from .feeding import recorded
 from .fork import forked
 from .recorded import difference
 from .session import replay
@@ -51,14 +52,20 @@ def main(
             'trust this code, add --trust.'
         )
     state = read_checkpoint(checkpoint)
+    records = recorded(run, state.get('last_iter'))
+    if records:
+        click.echo(
+            f'Requests of {len(records)} rows are those that the run recorded. Agents run only where a change may lead '
+            'to other requests.'
+        )
     if place is not None:
-        divided = forked(cfg, state, group, place)
+        divided = forked(cfg, state, group, place, records)
         if 'buffer' not in state['run'] and (differs := difference(run, divided.recorded)):
             echo(differs)
         echo(fork_text(divided))
         return
-    found = replay(cfg, state, group, Changes(), alone)
-    changed = replay(cfg, state, group, changes, alone) if any(changes) else None
+    found = replay(cfg, state, group, Changes(), alone, records)
+    changed = replay(cfg, state, group, changes, alone, records) if any(changes) else None
     if 'buffer' in state['run']:
         click.echo(
             'The run has a replay buffer: the group is the one that it sampled, but its update learned from groups of '

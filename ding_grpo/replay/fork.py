@@ -8,6 +8,7 @@ from ding_grpo.learn.metrics import batch_metrics
 from ding_grpo.rollout import TreePlan
 
 from .changes import Changes, Force, Fork
+from .feeding import Records
 from .session import Replayed, collect, run_config
 
 
@@ -19,20 +20,20 @@ class Forked(NamedTuple):
     rows: List[Dict[str, Any]]
 
 
-def forked(cfg: Dict[str, Any], state: Dict[str, Any], group: int, fork: Fork) -> Forked:
+def forked(cfg: Dict[str, Any], state: Dict[str, Any], group: int, fork: Fork, records: Records = {}) -> Forked:
     """Sample a group again in which all rows begin as one of them. This row remains as recorded, the others continue it
     with random numbers of their own. No update is done. Arguments and errors are those of ``replay``."""
     extra = cfg['policy'].get('collect', {}).get('extra_rows', 0)
     if extra > 0:
         raise ConfigError(f'policy.collect.extra_rows = {extra}: --fork is not available, because rows are dropped.')
-    policy, samples = collect(run_config(cfg, Changes()), state, group, Changes())
+    policy, samples = collect(run_config(cfg, Changes()), state, group, Changes(), records)
     if policy.spec is None:
         raise ConfigError('--fork: not available, because the actions of this policy are not tokens.')
     batch, (record, ) = _of_group(policy, samples, group)
     _check(record, fork, batch)
     metrics = batch_metrics(Batch.of(samples), policy.actor.length_name)
     tree = TreePlan((len(batch), ), lambda point: point.tokens >= fork.step, root=fork.row)
-    again = collect(run_config(cfg, Changes()), state, group, Changes(forces=_borrowed(record, fork)), tree)
+    again = collect(run_config(cfg, Changes()), state, group, Changes(forces=_borrowed(record, fork)), records, tree)
     _, (new, ) = _of_group(*again, group)
     return Forked(Replayed(dict(train_iter=state['last_iter'], **record), metrics, len(samples)), fork, new['rows'])
 

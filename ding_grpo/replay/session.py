@@ -16,6 +16,7 @@ from ding_grpo.data.capability import is_grpo
 from ding_grpo.rollout import TreePlan
 
 from .changes import ChangedPolicy, Changes
+from .feeding import Records
 
 
 class Replayed(NamedTuple):
@@ -27,7 +28,14 @@ class Replayed(NamedTuple):
     groups: int
 
 
-def replay(cfg: Dict[str, Any], state: Dict[str, Any], group: int, changes: Changes, alone: bool) -> Replayed:
+def replay(
+        cfg: Dict[str, Any],
+        state: Dict[str, Any],
+        group: int,
+        changes: Changes,
+        alone: bool,
+        records: Records = {}
+) -> Replayed:
     """
     Overview:
         Sample the groups that a run samples after a checkpoint, and do the update. Rows are functions of (seed, update,
@@ -39,10 +47,12 @@ def replay(cfg: Dict[str, Any], state: Dict[str, Any], group: int, changes: Chan
         - group (:obj:`int`): Number of the group in its collect.
         - changes (:obj:`Changes`): What is different.
         - alone (:obj:`bool`): Whether to update with this group only, instead of with all groups of the collect.
+        - records (:obj:`Records`): Of the episodes of the run. Agents run only where a change may lead to other \
+            requests.
     Raises:
         - ConfigError: If the checkpoint or the group does not fit.
     """
-    policy, samples = collect(run_config(cfg, changes), state, group, changes)
+    policy, samples = collect(run_config(cfg, changes), state, group, changes, records)
     chosen = [sample for sample in samples if not alone or sample['group_id'] == group]
     metrics = policy.learn_mode.forward(chosen)
     record = next(r for r in policy.observers['tokens'].records if r['group'] == group)
@@ -50,19 +60,28 @@ def replay(cfg: Dict[str, Any], state: Dict[str, Any], group: int, changes: Chan
     return Replayed(dict(train_iter=state['last_iter'], **record), metrics, len(samples))
 
 
-def collect(cfg: EasyDict,
-            state: Dict[str, Any],
-            group: int,
-            changes: Changes,
-            tree: Optional[TreePlan] = None) -> Tuple[Any, List[Dict[str, Any]]]:
+def collect(
+        cfg: EasyDict,
+        state: Dict[str, Any],
+        group: int,
+        changes: Changes,
+        records: Records,
+        tree: Optional[TreePlan] = None
+) -> Tuple[Any, List[Dict[str, Any]]]:
     """The groups that a run samples after a checkpoint, and the policy that has sampled them. ``tree``: of this group,
     in place of that of the run. Arguments and errors are those of ``replay``, with the config of ``run_config``."""
     run = state.get('run')
     if run is None or 'collector' not in run:
         raise ConfigError('CHECKPOINT: does not contain the whole state of its run, so its groups cannot be rebuilt.')
 
-    def changed(mode: NamedTuple) -> NamedTuple:
-        return ChangedPolicy(mode, group, changes).functions()
+    records = _valid(records, cfg, group, changes, tree)
+    if records:
+        cfg.env.manager.type = 'replay'
+
+    def changed(envs: Any, policy: Any) -> NamedTuple:
+        if records:
+            envs.feed(records, policy.cfg.group_size, policy.seed, state['last_iter'])
+        return ChangedPolicy(policy.collect_mode, group, changes).functions()
 
     with TemporaryDirectory() as folder:
         with collecting(cfg, run['seed'], os.path.relpath(folder), changed) as (policy, collector):
@@ -79,6 +98,17 @@ def collect(cfg: EasyDict,
     if group not in numbers:
         raise ConfigError(f'--group = {group}: the collect has the groups {_listed(numbers)}.')
     return policy, samples
+
+
+def _valid(records: Records, cfg: EasyDict, group: int, changes: Changes, tree: Optional[TreePlan]) -> Records:
+    """The records of rows that sample what they did in the run."""
+    if changes.settings or cfg.policy.collect.extra_rows > 0:
+        return {}
+    forced = {force.row for force in changes.forces}
+    return {
+        place: record
+        for place, record in records.items() if place[0] != group or tree is None and place[1] not in forced
+    }
 
 
 def run_config(cfg: Dict[str, Any], changes: Changes) -> EasyDict:

@@ -12,6 +12,7 @@ from .body import Choice, Refused, answer
 from .conversations import Conversations, Trajectory
 from .endpoint import Endpoint
 from .episode import Episode, Request, Returned
+from .recorded import Recorded, Recording
 
 MOST_WAITING = 64  # requests of a row that wait at a time
 
@@ -21,7 +22,7 @@ class AgentEnv(TokenEnv):
     Each row is a run of the agent of the task. The observation is the text that its next request goes on with, and an
     action is the answer. A request that does not go on with an earlier text begins a new trajectory, which ``info``
     names. The reward arrives with the last answer, when the agent has returned; if it gave one to each answer, ``info``
-    has them as ``rewards``.
+    has them as ``rewards``. With ``record_requests``, ``info`` has the requests as ``record``.
     """
 
     together = True
@@ -44,8 +45,9 @@ class AgentEnv(TokenEnv):
         task = task if isinstance(task, Task) else create_task(task)
         own = task.evaluation() if evaluation else task
         super().__init__(task, evaluation=evaluation, kept=range(len(own)), **options)
+        self._records = options.get('record_requests', False) and not evaluation
         self._endpoint: Optional[Endpoint] = None
-        self._episode: Optional[Episode] = None
+        self._episode: Union[Episode, Recording, Recorded, None] = None
         self._begun: Optional[int] = None  # index of the problem whose agent runs already
         self._delivered: Optional[Dict[str, Any]] = None
 
@@ -53,18 +55,23 @@ class AgentEnv(TokenEnv):
     def has_turns(self) -> bool:
         return True
 
-    def begin_reset(self, index: int) -> None:
-        """Start the agent of a problem, which ``reset`` then waits for."""
+    def begin_reset(self, index: int, recorded: Optional[List[Dict[str, Any]]] = None) -> None:
+        """Start the agent of a problem, which ``reset`` then waits for; or make recorded requests in its place."""
         self._end_episode()
+        index %= len(self.problems)
         self._begun = None
+        self.problem: Problem = self.problems.checked_problem(index)
+        self._episode = self._agent() if recorded is None else Recorded(recorded)
+        if self._records:
+            self._episode = Recording(self._episode)
+        self._begun = index
+
+    def _agent(self) -> Episode:
         if self._endpoint is None or self._endpoint.dead:
             self._release()
             self._endpoint = Endpoint.acquire(self.task.temperature)
-        index %= len(self.problems)
-        self.problem: Problem = self.problems.checked_problem(index)
         row = self.problem.metadata['row']
-        self._episode = Episode(self._endpoint, self.task.run, row, self.task.seconds, MOST_WAITING, self.task.direct)
-        self._begun = index
+        return Episode(self._endpoint, self.task.run, row, self.task.seconds, MOST_WAITING, self.task.direct)
 
     def reset(self, *, seed: Optional[int] = None, options: Optional[Dict] = None) -> Tuple[np.ndarray, Dict]:
         """As ``TokenEnv.reset``. The agent has made its first request then, or it has ended."""
@@ -72,7 +79,7 @@ class AgentEnv(TokenEnv):
         index = (options or {}).get('index')
         index = int(self.np_random.integers(len(self.problems))) if index is None else index % len(self.problems)
         if self._begun != index:
-            self.begin_reset(index)
+            self.begin_reset(index, (options or {}).get('recorded'))
         self.index, self._begun = index, None
         self._conversations = Conversations(self._encoder, self.max_prompt_length, self.max_tokens)
         self._request: Optional[Request] = None
@@ -184,6 +191,8 @@ class AgentEnv(TokenEnv):
             except TaskError as error:
                 failed = error.message
         info = self.scoring.episode(parts, failed)
+        if self._records:
+            info['record'] = self._episode.record(parts, failed)
         if info['failed']:
             return 0., info
         for turn, own in zip(reversed(self._turns), reversed(parts)):  # a single one is that of the last

@@ -161,7 +161,12 @@ class DingTokenEnv(BaseEnv):
         """Number of problems, by whose index ``reset`` selects one."""
         return len(self._env.problems)
 
-    def reset(self, index: Optional[int] = None, defer_score: bool = False) -> np.ndarray:
+    def reset(
+            self,
+            index: Optional[int] = None,
+            defer_score: bool = False,
+            recorded: Optional[List[Dict[str, Any]]] = None
+    ) -> np.ndarray:
         """
         Overview:
             Start a problem.
@@ -170,11 +175,13 @@ class DingTokenEnv(BaseEnv):
                 one that the seed selects.
             - defer_score (:obj:`bool`): Whether to leave the score of this episode to the ``scorer`` of the env \
                 manager's ``env_ref``. The info of its last step then contains ``unscored``.
+            - recorded (:obj:`Optional[List[Dict[str, Any]]]`): Requests of an episode, ``record`` in the info of its \
+                last step, to make in place of the agent.
         """
         index = self._next(index)
         if self.together and index is None:  # a manager's launch, before the first problem is known
             return np.zeros(self.observation_space.shape, np.int64)
-        options = dict(index=index, defer_score=defer_score)
+        options = dict(index=index, defer_score=defer_score, recorded=recorded)
         seed = self._seed
         if self._dynamic_seed:
             self._seed = None
@@ -192,12 +199,17 @@ class DingTokenEnv(BaseEnv):
             return self._walk[self._walked % len(self._walk)]
         return index
 
-    def begin_reset(self, index: Optional[int] = None, defer_score: bool = False) -> None:
+    def begin_reset(
+            self,
+            index: Optional[int] = None,
+            defer_score: bool = False,
+            recorded: Optional[List[Dict[str, Any]]] = None
+    ) -> None:
         """Begin what the next ``reset`` with these arguments waits for, see ``TogetherManager``."""
         index = self._next(index)
         if index is not None:
             with suppress(TaskError):  # which ``reset`` raises too
-                self._env.begin_reset(index)
+                self._env.begin_reset(index, recorded)
 
     def begin_step(self, action: Any) -> None:
         """Begin what the next ``step`` waits for."""

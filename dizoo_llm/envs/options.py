@@ -38,6 +38,9 @@ ENV_OPTIONS = dict(
     overlong_buffer=None,
     # (float) Weight of ``overlong`` in the reward.
     overlong_weight=1.0,
+    # (bool) Whether the requests of agents are written to log/collector/records.jsonl. A replay then makes the same
+    # requests in place of the agent.
+    record_requests=False,
     # (List[dict]) Further parts of the reward from sequence-classification models, each with the keys of
     # ``DEFAULTS`` in ``dizoo_llm/models/reward_model.py``.
     reward_models=[],
@@ -61,6 +64,7 @@ ENV_RULES = dict(
     max_prompt_length=Rule.integer(1, MOST).or_none(),
     overlong_prompts=Rule.one_of('error', 'drop'),
     chat=Rule.one_of(True, False).or_none(),
+    record_requests=Rule.one_of(True, False),
     system_prompt=Rule('text', lambda v: isinstance(v, str)).or_none(),
     overlong_buffer=Rule.integer(1).or_none(),
     overlong_weight=Rule.number(0),

@@ -67,6 +67,11 @@ class TokenEnv(gymnasium.Env):
         if options['max_tokens'] is not None:
             self.max_tokens = min(options['max_tokens'], self.max_tokens)
         self._check_turns(options)
+        if options['record_requests'] and not self.trajectories:
+            raise ConfigError(
+                f'env.record_requests = True: is for agents. Rows of {type(self.task).__name__} have no requests. '
+                'Remove it.'
+            )
         self.scoring = Scoring(self.task, options, evaluation)
         self._encoder = Encoder(self.task, options)
         self.tokenizer, self.eos_token_ids = self._encoder.tokenizer, self._encoder.end_ids

@@ -31,7 +31,7 @@ async def weighs(problem, client):
     return total
 
 
-AGENTS = dict(agents='guesses', readers='weighs')  # episodes of several texts, and of one
+AGENTS = dict(agents='guesses', readers='weighs', recorded='guesses')  # episodes of several texts, and of one
 
 
 def agents(name, policy):
@@ -39,7 +39,7 @@ def agents(name, policy):
     words = dict(words=['guess', 'again', 'lower', 'higher', *map(str, range(4))])
     limits = dict(max_prompt_length=2, max_turns=4, max_tokens=20, max_new_tokens=3)
     main, create = small('think_answer_grpo', policy=policy)
-    main.env.update(task=task, tokenizer=words, **limits)
+    main.env.update(task=task, tokenizer=words, record_requests=name == 'recorded', **limits)
     return main, create
 
 
@@ -59,8 +59,8 @@ class Run:
     def state(self, update):
         return read_checkpoint(str(self.folder / 'ckpt' / f'iteration_{update}.pth.tar'))
 
-    def replay(self, update, group, alone=False, **changes):
-        return replay(self.cfg, self.state(update), group, Changes(**changes), alone)
+    def replay(self, update, group, alone=False, records={}, **changes):
+        return replay(self.cfg, self.state(update), group, Changes(**changes), alone, records)
 
     def fork(self, update, group, row, token):
         return forked(self.cfg, self.state(update), group, Fork(row, token))
