@@ -13,7 +13,7 @@ from ding_grpo.model import CausalLM
 from dizoo_llm.tasks.think_answer import ThinkAnswerTask
 from dizoo_llm.text.tokenizer import build_word_tokenizer
 
-from tools.fault_engine import ENGINES, with_engine
+from tools.fault_engine import ENGINES, WEIGHTS, with_engine
 from tools.fault_rewards import PORT, PROGRAMS, hostile, judged
 
 
@@ -57,11 +57,18 @@ def _flip(path: str) -> None:
         f.write(bytes([byte ^ 16]))
 
 
-def small_disk(folder: str) -> None:
+def small_disk(folder: str, name: str = 'run', size: str = '30m') -> None:
     """Room for two checkpoints; only the superuser may make such a disk."""
-    run = os.path.join(folder, 'run')
-    os.mkdir(run)
-    subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=30m', 'none', run], check=True)
+    place = os.path.join(folder, name)
+    os.mkdir(place)
+    subprocess.run(['mount', '-t', 'tmpfs', '-o', f'size={size}', 'none', place], check=True)
+
+
+def no_room_for_weights(folder: str) -> None:
+    small_disk(folder, WEIGHTS, '64k')
+
+
+DISKS = {small_disk: 'run', no_room_for_weights: WEIGHTS}
 
 
 def _reseed(path: str) -> None:
@@ -248,6 +255,10 @@ FAULTS = [
     *(
         Fault(f'an engine that {fault}', happened, with_engine(fault), code=code)
         for fault, (happened, code) in ENGINES.items()
+    ),
+    Fault(
+        'a folder that has no room for the weights of an engine', 'weights cannot be written there \\(.*No space left',
+        with_engine('', folder=WEIGHTS), no_room_for_weights
     ),
     Fault(
         'an API key in the config', 'env.task.reward.key: must be the name of', _rewarded(**JUDGE, key='sk-1'),

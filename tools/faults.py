@@ -27,7 +27,7 @@ from ding.utils import deep_merge_dicts  # noqa: E402
 
 from tests.same import same  # noqa: E402
 from tests.shipped import load, write  # noqa: E402
-from tools.fault_cases import FAULTS, Fault, files_in, small_disk  # noqa: E402
+from tools.fault_cases import DISKS, FAULTS, Fault, files_in  # noqa: E402
 
 SMALL = dict(
     exp_name='run',
@@ -174,8 +174,8 @@ def inject(fault: Fault) -> Tuple[bool, str]:
         as_told = found is not None and code == fault.code and kept and whole
         if not as_told:
             shown = f'NOT AS TOLD: code {code}, kept {kept}: {flat[-1500:]}'
-        if os.path.ismount(os.path.join(folder, 'run')):
-            subprocess.run(['umount', os.path.join(folder, 'run')], check=True)
+        if fault.prepare in DISKS:
+            subprocess.run(['umount', os.path.join(folder, DISKS[fault.prepare])], check=True)
         return as_told, shown.replace(folder + os.sep, '').replace(ROOT + os.sep, '')
 
 
@@ -217,7 +217,7 @@ def inject_each(faults: List[Fault]) -> List[str]:
     """The rows of the table. Raises if what came of a fault is not as told."""
     rows, failed = [], 0
     for fault in faults:
-        if fault.prepare is small_disk and os.geteuid() != 0:
+        if fault.prepare in DISKS and os.geteuid() != 0:
             click.echo(f'--  {fault.name}: only the superuser can make one')
             continue
         as_told, happened = inject(fault)

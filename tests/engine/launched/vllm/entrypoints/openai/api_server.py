@@ -23,8 +23,12 @@ parser = argparse.ArgumentParser()
 parser.add_argument('--model', required=True)
 parser.add_argument('--port', required=True, type=int)
 given, _ = parser.parse_known_args()
-server = SmallVllm(CausalLM(pretrained=given.model), port=given.port)
-fault, faults = os.environ.get('FAULT', ''), server.faults
+fault = os.environ.get('FAULT', '')
+model = CausalLM(pretrained=given.model)
+if 'another model' in fault:
+    model = CausalLM(config=dict(model.lm.config.to_dict(), hidden_size=2 * model.lm.config.hidden_size))
+server = SmallVllm(model, port=given.port)
+faults = server.faults
 begun_before = os.path.join(given.model, 'begun')
 first = not os.path.exists(begun_before)
 open(begun_before, 'w').close()
@@ -43,6 +47,10 @@ def says_nan(request, answer):
         token['logprob'] = -9999.0
 
 
+def says_too_many(request, answer):
+    answer['choices'][0]['token_ids'].append(3)
+
+
 after = [lambda *_: None] * ROWS
 if fault == 'ends again and again' or fault == 'ends once' and first:
     faults.answers = [*(after if first else []), ends]
@@ -52,6 +60,11 @@ elif 'NaN' in fault:
     faults.answers = [*after, says_nan]
 elif 'half of the rows' in fault:
     faults.answers = [*after, *[lambda *_: web.json_response(dict(error='out of memory'), status=500)] * 8]
+elif 'rate' in fault:
+    limited = dict(headers={'Retry-After': '1'}, status=429)
+    faults.answers = [*after, *[lambda *_: web.json_response(dict(error='too many requests'), **limited)] * 8]
+elif 'more tokens' in fault:
+    faults.answers = [*after, says_too_many]
 elif fault == 'keeps old weights':
     faults.loads = 3
 elif 'one weight' in fault:
