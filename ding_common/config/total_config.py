@@ -3,13 +3,15 @@ import ast
 import os
 import re
 import sys
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Tuple
 
 from ding_common.errors import ConfigError, describe
 from ding_common.files import check_is_file
 
 NAME = 'total_config.py'
 _NUMBERS = dict(inf=float('inf'), nan=float('nan'))
+# What DI-engine adds to a config while it compiles it.
+_ADDED = ('cfg_type', 'import_names')
 _INSTALLED = {'ding', 'ding_grpo', 'dizoo_llm'}
 # Keys whose texts are imported or run, and texts that are, whatever their key: 'module:name', and Python files. Columns
 # and templates of prompts are data.
@@ -62,6 +64,17 @@ def read_total_config(folder: str) -> Dict[str, Any]:
 def code_of(config: Dict[str, Any]) -> List[str]:
     """Modules, functions and Python files, with their keys, that a run of a config imports besides this project."""
     return list(dict.fromkeys(_code(config, '', '')))
+
+
+def leaves(config: Dict[str, Any], path: str = '') -> Iterator[Tuple[str, Any]]:
+    """Each key of a config, with the names of its sections and dots between, and its value."""
+    for key, value in config.items():
+        if key in _ADDED:
+            continue
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f'{path}{key}.')
+        else:
+            yield f'{path}{key}', value
 
 
 def _code(value: Any, path: str, key: str) -> Iterator[str]:

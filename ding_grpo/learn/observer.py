@@ -77,6 +77,7 @@ OBSERVERS: Dict[str, Asked] = dict(
     noise=Asked(lambda cfg: True, 'ding_grpo.instruments.noise_scale:NoiseScale'),
     shadow=Asked(lambda cfg: bool(cfg.instruments.shadow), 'ding_grpo.instruments.shadow:Shadow'),
     card=Asked(lambda cfg: True, 'ding_grpo.sharing.card:Card'),
+    digests=Asked(lambda cfg: cfg.instruments.digests, 'ding_grpo.instruments.digests:Digests'),
 )
 
 

@@ -1,5 +1,5 @@
 """The config of a run, and what differs in it from the defaults."""
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from ding.utils import (
     BUFFER_REGISTRY, ENV_MANAGER_REGISTRY, ENV_REGISTRY, POLICY_REGISTRY, SERIAL_COLLECTOR_REGISTRY, deep_merge_dicts
@@ -7,6 +7,7 @@ from ding.utils import (
 from ding.worker import BaseLearner, BaseSerialCommander
 
 from ding_common import ConfigError, read_total_config
+from ding_common.config.total_config import leaves
 from ding_grpo.evaluate import GroupEvaluator
 
 # Sections whose class has a registered name, and sections that have one class. The first ones come first, because the
@@ -24,9 +25,6 @@ _FIXED = {
     'policy.other.commander': BaseSerialCommander,
 }
 
-# What DI-engine adds to a config while it compiles it.
-_ADDED = ('cfg_type', 'import_names')
-
 
 class Setting(NamedTuple):
     """A key, its value and its default as text. ``default`` is None if the key has no default. ``differs`` if the value
@@ -43,9 +41,9 @@ def read_settings(folder: str) -> Optional[List[Setting]]:
         cfg = read_total_config(folder)
     except ConfigError:
         return None
-    defaults = dict(_leaves(defaults_of(cfg)))
+    defaults = dict(leaves(defaults_of(cfg)))
     settings = []
-    for key, value in _leaves(cfg):
+    for key, value in leaves(cfg):
         if key == 'policy.type':
             value = str(value).removesuffix('_command')  # DI-engine's pipelines add it
         default = defaults.get(key, _NOTHING)
@@ -83,13 +81,3 @@ def _section(cfg: Dict[str, Any], path: str) -> Dict[str, Any]:
         if not isinstance(cfg, dict):
             return {}
     return cfg
-
-
-def _leaves(value: Dict[str, Any], path: str = '') -> Iterator[Tuple[str, Any]]:
-    for key, x in value.items():
-        if key in _ADDED:
-            continue
-        if isinstance(x, dict) and x:
-            yield from _leaves(x, f'{path}{key}.')
-        else:
-            yield f'{path}{key}', x

@@ -13,8 +13,8 @@ from .parts import Parts
 
 # Files under log/ that a run appends to. A resumed run truncates them to their size at the checkpoint.
 LOGS = (
-    'learner/metrics.jsonl', 'learner/tokens.jsonl', 'evaluator/evaluations.jsonl', 'collector/completions.jsonl',
-    'collector/completions.txt', '../findings.jsonl'
+    'learner/metrics.jsonl', 'learner/tokens.jsonl', 'learner/digests.jsonl', 'evaluator/evaluations.jsonl',
+    'collector/completions.jsonl', 'collector/completions.txt', '../findings.jsonl'
 )
 RESULT = 'result.pkl'  # DI-engine writes it last
 BEFORE_END = '.before_end'  # ending of the best checkpoint before the evaluation at the end

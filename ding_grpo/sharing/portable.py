@@ -27,12 +27,11 @@ class Repeated(NamedTuple):
 
 def write_portable(folder: str, run: str, updates: int) -> Repeated:
     """Write ``config.py`` for so many updates of a run, and its ``rewards.py`` if it has one."""
-    saved, total, portable = _config_of(run), read_total_config(run), _Portable()
+    saved, total, portable = config_of(run), read_total_config(run), _Portable()
     main = portable({key: value for key, value in saved.main_config.items() if key != 'exp_name'})
     main['exp_name'] = os.path.basename(os.path.normpath(run))
     main['policy'].setdefault('run', {})['num_updates'] = updates or None
-    buffer = total['policy']['other']['replay_buffer']
-    mode = 'serial' if min(buffer['max_use'], buffer['max_staleness']) < float('inf') else 'serial_onpolicy'
+    mode = 'serial' if replays(total) else 'serial_onpolicy'
     with open(os.path.join(folder, NAME), 'w', encoding='utf-8') as f:
         f.write(config_text(Saved(main, portable(saved.create_config), saved.seed), NAME, mode))
     if os.path.exists(os.path.join(run, REWARDS)):
@@ -41,7 +40,13 @@ def write_portable(folder: str, run: str, updates: int) -> Repeated:
     return Repeated(main, total['policy'], portable.files, saved.seed, f'ding -m {mode} -c {NAME} -s {saved.seed}')
 
 
-def _config_of(run: str) -> Saved:
+def replays(total: Dict[str, Any]) -> bool:
+    """Whether a run, given its complete config, learns from a replay buffer."""
+    buffer = total['policy']['other']['replay_buffer']
+    return min(buffer['max_use'], buffer['max_staleness']) < float('inf')
+
+
+def config_of(run: str) -> Saved:
     """The config that ``GRPO`` wrote into the folder of a run; of another run, what differs from the defaults."""
     if os.path.exists(os.path.join(run, NAME)):
         return read_config(run)

@@ -23,6 +23,9 @@ INSTRUMENTS = dict(
     # and after the update, entropy, advantage. ``python -m ding_grpo.report`` shows them
     # (docs/guides/instruments.md). A record takes three forward passes. None: no record.
     tokens_every=optional(COUNT),
+    # (bool) Whether to write a chain of digests of every stage of every update, ``log/learner/digests.jsonl``, by which
+    # ``python -m ding_grpo.bisect`` and ``python -m ding_grpo.verify`` compare runs (guides/two_runs.md).
+    digests=True,
 )
 
 

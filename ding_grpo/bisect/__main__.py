@@ -1,0 +1,4 @@
+from .command import main
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,115 @@
+"""Updates of a run again, by the loop's own parts: from a checkpoint, or from its start, in a temporary folder."""
+import copy
+import io
+import os
+from contextlib import contextmanager, redirect_stdout
+from tempfile import TemporaryDirectory
+from typing import Any, Dict, Iterator, List, Optional
+
+import torch
+from ding.utils import import_module
+from easydict import EasyDict
+
+from ding_common import ConfigError, code_of, read_total_config
+from ding_grpo.data.capability import is_grpo
+from ding_grpo.entry.pipeline import running
+from ding_grpo.run.checkpoint import number_of, numbered
+from ding_grpo.run.parts import Limits
+from ding_grpo.run.saver import Saver
+from ding_grpo.sharing.portable import config_of, replays
+
+from .chain import Chain, read_chain
+
+
+def check_code(run: str, trust: bool) -> None:
+    """Raise ``ConfigError`` if a run's config names code, unless it is trusted."""
+    code = code_of(read_total_config(run))
+    if code and not trust:
+        raise ConfigError(
+            f"RUN = {run!r}: its config would import or run {'; '.join(code):.600}. If you trust this code, add "
+            '--trust.'
+        )
+
+
+def start_of(run: str, update: int) -> Optional[str]:
+    """The last checkpoint of a run before an update; None if its start is."""
+    found = [path for path in numbered(os.path.join(run, 'ckpt')) if number_of(path) <= update]
+    return found[0] if found else None
+
+
+def again(
+        run: str,
+        start: Optional[str],
+        last: int,
+        threads: Optional[int] = None,
+        settings: Dict[str, Any] = {}
+) -> Chain:
+    """
+    Overview:
+        The chain of updates that are made again.
+    Arguments:
+        - run (:obj:`str`): The folder of the run whose config is used.
+        - start (:obj:`Optional[str]`): The checkpoint from which they are made, also of another run; None: the start.
+        - last (:obj:`int`): Number of the last update.
+        - threads (:obj:`Optional[int]`): Number of threads; None: as many as now.
+        - settings (:obj:`Dict[str, Any]`): Other values of keys of the config.
+    """
+    total = read_total_config(run)
+    import_module(total['policy'].get('import_names', []))
+    if not is_grpo(total['policy']['type']):
+        raise ConfigError(f"RUN = {run!r}: policy.type = {total['policy']['type']!r}, must be grpo.")
+    saved = config_of(run)
+    main_config = _prepared(copy.deepcopy(saved.main_config), start, settings)
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder, _threads(threads), redirect_stdout(io.StringIO()):
+        main_config.exp_name = os.path.relpath(os.path.join(folder, 'run'))
+        configs = main_config, saved.create_config
+        with running(configs, saved.seed, None, None, Limits(), replays=replays(total)) as parts:
+            Saver(parts).begin()
+            if start is None:
+                parts.fill_buffer()
+            while parts.learner.train_iter <= last:
+                for batch in parts.batches(parts.collect()):
+                    parts.learner.train(batch, parts.collector.envstep)
+        return read_chain(main_config.exp_name)
+
+
+def _prepared(main_config: EasyDict, start: Optional[str], settings: Dict[str, Any]) -> EasyDict:
+    """A config for updates by one process that the model samples, which are neither saved nor copied anywhere."""
+    for key, value in settings.items():
+        _set(main_config, key, value)
+    policy = main_config.policy
+    policy.multi_gpu = False
+    _set(policy, 'run.num_updates', None)
+    _set(policy, 'instruments.digests', True)
+    _set(policy, 'learn.resume_training', start is not None)
+    if policy.get('collect', {}).get('engine') is not None:
+        policy.collect.engine = None
+    _set(policy, 'learn.learner.hook.report', dict(type='grpo_report', priority=90, position='before_run'))
+    if start is not None:
+        _set(policy, 'learn.learner.hook.load_ckpt_before_run', start)
+    return main_config
+
+
+def _set(config: EasyDict, key: str, value: Any) -> None:
+    *path, name = key.split('.')
+    for section in path:
+        config = config.setdefault(section, EasyDict())
+    config[name] = value
+
+
+@contextmanager
+def _threads(number: Optional[int]) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def by_start(run: str, updates: List[int]) -> Dict[Optional[str], List[int]]:
+    """Updates of a run by the checkpoints from which they are made again."""
+    found: Dict[Optional[str], List[int]] = {}
+    for update in sorted(set(updates)):
+        found.setdefault(start_of(run, update), []).append(update)
+    return found

@@ -1,0 +1,101 @@
+"""Which setting makes two runs part: the update again under the settings of each, from one checkpoint."""
+from typing import Any, Dict, Iterator, List, Optional
+
+from ding_common import ConfigError, describe, read_total_config
+from ding_common.config.total_config import leaves
+from ding_common.processes.random_state import random_state_kept
+
+from .again import again, check_code, start_of
+from .chain import Chain, other_machine, other_settings
+from .find import line_parting
+from .stages import Difference, order
+
+MOST_UPDATES = 50  # that are made again to reach the one in question
+MOST_KEYS = 8  # that are tried one by one
+SWITCHED = 'threads'  # what a process can have as another machine had it
+
+
+def causes(a: Chain, b: Chain, update: int, stage: str, trust: bool) -> Iterator[str]:
+    """Lines that say what the update does again, here and now; ``stage`` is where it parts."""
+    try:
+        for chain in (a, b):
+            check_code(chain.run, trust)
+        with random_state_kept():
+            yield from _Causes(a, b, update, stage).lines()
+    except ConfigError as error:
+        yield f'The update is not made again: {describe(error)}'
+
+
+class _Causes:
+
+    def __init__(self, a: Chain, b: Chain, update: int, stage: str) -> None:
+        self._a, self._b, self._update, self._stage = a, b, update, stage
+        self._machine, self._keys = (of(a.begun(update), b.begun(update)) for of in (other_machine, other_settings))
+        found = [(start_of(chain.run, update), chain) for chain in (a, b)]
+        self._start = next((path for path, _ in found if path is not None), None)
+
+    def lines(self) -> Iterator[str]:
+        number = max(self._numbers(self._start), default=0)
+        if self._update - number >= MOST_UPDATES:
+            yield f'The update is not made again: no checkpoint is within the {MOST_UPDATES} updates before it.'
+            return
+        place = self._start or 'the start'
+        yield f'Update {self._update} again, from {place}:'
+        own = self._try(self._a, self._a)
+        yield f'  under the settings of RUN_A: {_told(own, "RUN_A")}'
+        if own is not None and own.stage == 'scored':
+            yield '  The same rows get other rewards: the scorer is not deterministic.'
+        other = self._try(self._b, self._b)
+        yield f'  under the settings of RUN_B: {_told(other, "RUN_B")}'
+        if own is None and other is None:
+            yield from self._each()
+        elif own is None and self._machine.keys() - {SWITCHED}:
+            yield f"  Left as a cause, and not possible here: {', '.join(sorted(self._machine.keys() - {SWITCHED}))}"
+
+    @staticmethod
+    def _numbers(start: Optional[str]) -> List[int]:
+        return [int(start.rsplit('iteration_')[-1].split('.')[0])] if start is not None else []
+
+    def _try(self,
+             settings: Chain,
+             compared: Chain,
+             threads: Optional[int] = None,
+             keys: Dict[str, Any] = {}) -> Optional[Difference]:
+        """The first difference of the update under the settings of one run, with other values of ``keys``, from the
+        line of another one."""
+        if threads is None:
+            threads = int(settings.begun(self._update)['machine'].get('threads', 1))
+        made = again(settings.run, self._start, self._update, threads, keys)
+        return line_parting(made.updates[self._update], compared.updates[self._update], made.name, 0.)
+
+    def _each(self) -> Iterator[str]:
+        """With one setting of RUN_B alone, which makes the difference."""
+        if SWITCHED in self._machine:
+            threads = int(self._machine[SWITCHED][1])
+            yield f"  RUN_A's with {threads} threads: {self._makes(self._try(self._a, self._b, threads))}"
+        values = dict(leaves(read_total_config(self._b.run)))
+        for key in [key for key in self._keys if key in values][:MOST_KEYS] if self._several else ():
+            try:
+                found = self._makes(self._try(self._a, self._b, keys={key: values[key]}))
+            except ConfigError as error:
+                found = f'not possible ({describe(error):.200})'
+            yield f"  RUN_A's with {key} of RUN_B: {found}"
+
+    def _makes(self, left: Optional[Difference]) -> str:
+        """What one setting alone does, given the first difference from RUN_B that is left."""
+        stages = order(self._a.updates[self._update])
+        if left is None:
+            return 'makes the whole difference'
+        if stages.index(left.stage) > stages.index(self._stage):
+            return f'makes the difference in {self._stage}; {left.stage} is left'
+        return 'does not make the difference alone'
+
+    @property
+    def _several(self) -> bool:
+        return len(self._keys) + (SWITCHED in self._machine) > 1
+
+
+def _told(difference: Optional[Difference], run: str) -> str:
+    if difference is None:
+        return f'as {run} has recorded it'
+    return f'other than {run} from {difference.stage} on ({difference.place}: {difference.values})'

@@ -1,0 +1,78 @@
+"""Small runs with a chain of digests, and what a command says of them."""
+import json
+import os
+import shutil
+
+import torch
+from click.testing import CliRunner
+from ding.entry import serial_pipeline_onpolicy
+from easydict import EasyDict
+
+from ding_grpo.bisect.command import main as bisect  # noqa: F401
+from ding_grpo.verify import main as verify  # noqa: F401
+from tests.shipped import small
+
+LINES = 'log/learner/digests.jsonl'
+
+
+def configs(name='think_answer_grpo', **changes):
+    """Of a run that saves after every second update."""
+    main, create = small(name, **changes)
+    learn = main.policy.setdefault('learn', EasyDict())
+    learn.update(learning_rate=1e-3, learner=dict(hook=dict(save_ckpt_after_iter=2)))
+    main.policy.run = dict(keep_ckpt=9)
+    return main, create
+
+
+def train(folder, made=None, updates=4, seed=3, **learn):
+    made = made or configs()
+    made[0].exp_name = folder
+    made[0].policy.learn.update(learn)
+    serial_pipeline_onpolicy(made, seed=seed, max_train_iter=updates)
+    return folder
+
+
+def asked(command, *words):
+    """The exit status, and what a command prints."""
+    found = CliRunner().invoke(command, list(map(str, words)))
+    assert found.exception is None or isinstance(found.exception, SystemExit), found.exc_info
+    return found.exit_code, found.output
+
+
+def parts(a, b, *words):
+    """What ``bisect`` says of two runs that differ; without making updates again."""
+    status, out = asked(bisect, a, b, '--no-again', *words)
+    assert status == 1, out
+    return out
+
+
+def first_of(out):
+    """The line of the first difference."""
+    return out.split('First difference:\n')[1].splitlines()[0].strip()
+
+
+def lines(run):
+    with open(os.path.join(run, LINES), encoding='utf-8') as f:
+        return [json.loads(line) for line in f]
+
+
+def rewrite(run, found):
+    with open(os.path.join(run, LINES), 'w', encoding='utf-8') as f:
+        f.writelines(json.dumps(line) + '\n' for line in found)
+
+
+def flip(path, tensor):
+    """Change the last bit of one number of a checkpoint, whose checksums are right again."""
+    state = torch.load(path, weights_only=True)
+    x = state['model'][tensor].view(torch.int32).flatten()
+    x[3] ^= 1
+    torch.save(state, path)
+
+
+def stopped_after(run, copy, update):
+    """A copy of a finished run as it is after a kill: with its checkpoint of an update, and lines of all updates."""
+    shutil.copytree(run, copy)
+    for name in os.listdir(os.path.join(copy, 'ckpt')):
+        if name != f'iteration_{update}.pth.tar':
+            os.remove(os.path.join(copy, 'ckpt', name))
+    os.remove(os.path.join(copy, 'result.pkl'))

@@ -1,0 +1,108 @@
+"""Updates that are made again from checkpoints are what the run says they were, or the program says from where not."""
+import copy
+import shutil
+
+import pytest
+import torch
+
+from ding_grpo.bisect.chain import read_chain
+from ding_grpo.bisect.find import parting
+
+from .helper import asked, configs, flip, lines, rewrite, train, verify
+
+pytestmark = pytest.mark.envtest
+
+
+def test_the_first_update_and_those_after_checkpoints(run, own_folder):
+    status, out = asked(verify, run)
+    assert status == 0 and out == (
+        'update 0, from the start: as the run says, bit for bit\n'
+        'update 2, from iteration_2.pth.tar: as the run says, bit for bit\n'
+        '2 of 2 updates are what the run says they were\n'
+    )
+
+
+def test_the_updates_that_are_asked_for_and_the_run_is_left_as_it_is(run, own_folder):
+    before = lines(run)
+    status, out = asked(verify, run, '--updates', '3,1')
+    assert status == 0 and [line.split(':')[0] for line in out.splitlines()[:2]
+                            ] == ['update 1, from the start', 'update 3, from iteration_2.pth.tar']
+    assert lines(run) == before
+
+
+@pytest.mark.parametrize(
+    'name, changes', [
+        ('cartpole_grpo', {}),
+        ('guess_grpo', {}),
+        ('think_answer_gae', {}),
+        ('think_answer_grpo_serial', {}),
+        ('think_answer_grpo', dict(policy=dict(learn=dict(epoch_per_collect=2, batch_groups=1)))),
+    ]
+)
+def test_other_runs(own_folder, name, changes):
+    """Steps of gymnasium, several turns, a critic, a replay buffer, several steps."""
+    from ding.entry import serial_pipeline
+    main, create = configs(name, **changes)
+    main.exp_name = 'a'
+    if name.endswith('serial'):
+        serial_pipeline((main, create), seed=3, max_train_iter=4)
+    else:
+        train('a', (main, create))
+    status, out = asked(verify, 'a', '--updates', '1,2,3')
+    assert status == 0 and out.endswith('3 of 3 updates are what the run says they were\n')
+    for update, place in ((1, 'the start'), (2, 'iteration_2.pth.tar'), (3, 'iteration_2.pth.tar')):
+        assert f'update {update}, from {place}: as the run says, bit for bit\n' in out
+
+
+def test_a_false_reward_in_the_chain(run, own_folder):
+    """A run that claims another reward of one row than it had."""
+    shutil.copytree(run, 'b')
+    found = lines('b')
+    other = copy.deepcopy(found[2]['scored'])
+    found[1]['scored'] = other
+    rewrite('b', found)
+    status, out = asked(verify, 'b', '--updates', 0)
+    assert status == 1 and out.startswith('update 0, from the start: not what the run says, from scored on: group 0')
+    assert out.endswith('0 of 1 updates are what the run says they were\n')
+
+
+def test_a_flipped_bit_in_the_checkpoint(run, own_folder):
+    shutil.copytree(run, 'b')
+    flip('b/ckpt/iteration_2.pth.tar', 'lm.model.norm.weight')
+    status, out = asked(verify, 'b', '--updates', '2')
+    assert status == 1 and 'model lm.model.norm.weight is not as the run has saved it\n' in out
+
+
+def test_a_flipped_bit_of_the_optimizer(run, own_folder):
+    """Weights before the update are equal; the checkpoint's own hashes find it."""
+    shutil.copytree(run, 'b')
+    path = 'b/ckpt/iteration_2.pth.tar'
+    state = torch.load(path, weights_only=True)
+    state['optimizer']['state'][0]['exp_avg'].view(torch.int32).flatten()[1] ^= 1
+    torch.save(state, path)
+    status, out = asked(verify, 'b', '--updates', '2')
+    assert status == 1 and 'optimizer 0 exp_avg is not as the run has saved it\n' in out
+
+
+def test_errors_exit_with_2(run, own_folder):
+    assert asked(verify, 'nothing')[0] == 2
+    status, out = asked(verify, run, '--updates', '2,9')
+    assert status == 2 and '9: the run has the updates 0 to 3' in out
+
+
+def test_code_that_a_config_names_runs_only_if_it_is_trusted(run, own_folder):
+    shutil.copytree(run, 'b')
+    with open('b/total_config.py', encoding='utf-8') as f:
+        text = f.read()
+    with open('b/total_config.py', 'w', encoding='utf-8') as f:
+        f.write(text.replace("'import_names': ['ding_grpo']", "'import_names': ['ding_grpo', 'nobody']"))
+    status, out = asked(verify, 'b')
+    assert status == 2 and 'nobody' in out and 'add --trust' in out
+
+
+def test_more_bits_in_the_chain_than_in_rounding(run, own_folder):
+    """Equal chains part nowhere, and the number of updates counts those of both."""
+    shutil.copytree(run, 'b')
+    rewrite('b', lines('b')[:3])
+    found = parting(read_chain(run), read_chain('b'), 0.)
+    assert found.update is None and found.same == 2
