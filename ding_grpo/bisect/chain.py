@@ -8,13 +8,14 @@ FILE = os.path.join('log', 'learner', 'digests.jsonl')
 # Keys that decide where a run begins and ends, what it saves and shows, and no update.
 _ASIDE = (
     'exp_name', 'policy.learn.resume_training', 'policy.learn.learner.', 'policy.run.', 'policy.instruments.',
-    'policy.eval.', 'env.stop_value', 'env.n_evaluator_episode', 'env.evaluator_env_num', 'policy.import_names', 'policy.multi_gpu'
+    'policy.eval.', 'env.stop_value', 'env.n_evaluator_episode', 'env.evaluator_env_num', 'policy.import_names',
+    'policy.multi_gpu'
 )
 
 
 class Chain(NamedTuple):
-    """``begins`` are the lines of the starts of a run, several of one that was resumed. ``updates`` are its updates by
-    number; of one that was repeated, the last line counts."""
+    """``begins`` are the lines of the starts of a run. ``updates`` are its updates by number; of one that was repeated,
+    the last line counts."""
     run: str
     begins: List[Dict[str, Any]]
     updates: Dict[int, Dict[str, Any]]
