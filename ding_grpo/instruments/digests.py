@@ -40,7 +40,7 @@ class Digests(Observer):
         self._named = {id(p): name for name, p in view.model.named_parameters()}
         self._divided = is_sharded(view.model)
         self._altered: List[str] = []  # tensors that are not as the checkpoint's run has saved them
-        self.record: Dict[str, Any] = {}  # the line of the last update, without its number
+        self.record: Dict[str, Any] = dict(steps=[])  # the line of the last update, without its number
 
     def hooks(self) -> List[LearnerHook]:
         return [CallHook('digests', 15, position='after_iter', function=self._write)] if parallel.rank() == 0 else []
