@@ -4,7 +4,7 @@ improvement, each with a 95 % percentile bootstrap interval over the seeds. The 
 data give equal intervals.
 """
 from functools import partial
-from typing import NamedTuple, Optional, Sequence
+from typing import Iterable, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from scipy.stats import bootstrap, trim_mean
@@ -26,6 +26,33 @@ def interquartile_mean(values: Sequence[float]) -> Optional[Estimate]:
     if len(values) < FEWEST or not np.isfinite(values).all():
         return None
     return _with_interval((values, ), partial(trim_mean, proportiontocut=0.25))
+
+
+def mean(values: Sequence[float]) -> Optional[Estimate]:
+    """Mean of values, such as differences of pairs. None for fewer than 3 values, or an infinite one."""
+    if len(values) < FEWEST or not np.isfinite(values).all():
+        return None
+    return _with_interval((values, ), np.mean)
+
+
+def times_fewer(strata: Iterable[Sequence[Tuple[float, float]]]) -> Optional[float]:
+    """
+    Overview:
+        How many times more pairs would be needed if they were no pairs: the variance of the difference of two
+        independent values, divided by that of a pair, both within strata. Infinite if all differences are equal.
+    Arguments:
+        - strata (:obj:`Iterable[Sequence[Tuple[float, float]]]`): Pairs; those of a stratum, such as an update, have \
+            one distribution. Strata with one pair say nothing.
+    Returns:
+        - factor (:obj:`Optional[float]`): None if the values of no stratum differ.
+    """
+    apart = paired = 0.
+    for pairs in (np.asarray(pairs, dtype=float) for pairs in strata if len(pairs) > 1):
+        apart += len(pairs) * pairs.var(axis=0, ddof=1).sum()
+        paired += len(pairs) * (pairs[:, 1] - pairs[:, 0]).var(ddof=1)
+    if apart == 0:
+        return None
+    return apart / paired if paired > 0 else float('inf')
 
 
 def probability_of_improvement(first: Sequence[float], other: Sequence[float]) -> Optional[Estimate]:

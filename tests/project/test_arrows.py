@@ -12,8 +12,8 @@ from tests.processes import ROOT
 ROOMS = [
     'rl_utils', 'model', 'rollout', 'config', 'data', 'act', 'learn', 'logs', 'collect', 'evaluate', 'extras', 'engine',
     'instruments', 'run', 'policy', 'framework', 'envs', 'loop', 'entry', 'compat', 'check', 'words', 'from_ppo',
-    'compare', 'gradient_bench', 'replay', 'report', 'sharing', 'bisect', 'verify', 'bonus', 'preflight', 'completion',
-    'train', '__main__'
+    'compare', 'gradient_bench', 'replay', 'report', 'sharing', 'bisect', 'verify', 'branch', 'bonus', 'preflight',
+    'completion', 'train', '__main__'
 ]
 PACKAGES = ('ding_common', 'ding_grpo', 'dizoo_llm')
 MOST_MODULES = 14  # of a room and its folders, each
