@@ -28,7 +28,9 @@ NOTE = '''\
 @click.command()
 @click.argument('run', type=click.Path())
 @click.argument('settings', nargs=-1, required=True, metavar='KEY=VALUE[,VALUE]...')
-@click.option('--at', default=None, type=click.IntRange(0), help='Update of the checkpoint, or of the newest before it.')
+@click.option(
+    '--at', default=None, type=click.IntRange(0), help='Update of the checkpoint, or of the newest before it.'
+)
 @click.option('--updates', default=20, show_default=True, type=click.IntRange(1), help='Updates of each branch.')
 @click.option('--own', is_flag=True, help="Also a branch with the run's own setting, to which the others are compared.")
 @click.option('--out', default=None, help='Folder of the branches; by default RUN/branches/UPDATE.')
@@ -43,7 +45,7 @@ def main(
     code = code_of(total)
     if code and not trust:
         raise ConfigError(
-            f"RUN = {run!r}: its config would import or run {'; '.join(code):.600}. If you trust this code, add --trust."
+            f"RUN = {run!r}: its config would import or run {'; '.join(code):.600}. If you trust it, add --trust."
         )
     for section in ('policy', 'env'):
         import_module(total[section].get('import_names', []))
@@ -70,7 +72,9 @@ def run_all(run: str, branches: List[Branch], start: Start, buffered: bool) -> D
     if waiting:
         state = read_checkpoint(start.checkpoint)
         if 'collector' not in state.get('run', {}):
-            raise ConfigError(f'{start.checkpoint}: does not contain the whole state of its run, so it has no branches.')
+            raise ConfigError(
+                f'{start.checkpoint}: does not contain the whole state of its run, so it has no branches.'
+            )
         for branch in waiting:
             try_out(branch, branch.configs(saved, start), saved.seed, state)
         saved = saved._replace(seed=state['run']['seed'])

@@ -130,7 +130,9 @@ def branches_of(settings: Sequence[str], out: str, own: bool) -> List[Branch]:
 
 def _name(settings: List[str]) -> str:
     """Of the only branch with settings: the last part of each key, and its value."""
-    return ' '.join(setting.partition('=')[0].rpartition('.')[2] + '=' + setting.partition('=')[2] for setting in settings)
+    return ' '.join(
+        setting.partition('=')[0].rpartition('.')[2] + '=' + setting.partition('=')[2] for setting in settings
+    )
 
 
 def _check_key(key: str, setting: str) -> None:
@@ -138,6 +140,6 @@ def _check_key(key: str, setting: str) -> None:
         raise ConfigError(f'{setting}: cannot be changed in a branch, because {_SET[key]}.')
     if key.partition('.')[0] == 'create_config':
         raise ConfigError(
-            f'{setting}: cannot be changed in a branch, which has the same parts as its run. Allowed are keys of policy '
-            'and env.'
+            f'{setting}: cannot be changed in a branch, which has the parts of its run. Allowed are keys of policy and '
+            'env.'
         )

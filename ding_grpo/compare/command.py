@@ -7,6 +7,7 @@ import click
 
 from ding_common import ConfigFile
 
+from .paired import paired as paired_table
 from .picture import draw
 from .runs import bar_warning, plan, run_all
 from .table import table, write_table
@@ -60,12 +61,13 @@ def make_folder(out: str) -> None:
     help="Return at which every run ends and counts as solved, instead of each config's env.stop_value."
 )
 @click.option('--threads', default=1, show_default=True, type=click.IntRange(1), help='Threads per run.')
+@click.option('--paired', is_flag=True, help='Also differences to the first config, seed by seed.')
 @click.option(
     '--out', default='runs/comparison', show_default=True, help='Output folder; finished runs in it are not repeated.'
 )
 def main(
         configs: Tuple[str, ...], seeds: List[int], jobs: int, env_step: Optional[int], bar: Optional[float],
-        threads: int, out: str
+        threads: int, paired: bool, out: str
 ) -> None:
     """Run several configs, or one with several values of its keys, on several seeds, and write comparison.md,
     comparison.csv and comparison.png into --out."""
@@ -88,7 +90,9 @@ def main(
         notes.append(f"Changed keys: {', '.join(f'`{setting}`' for setting in settings)}.")
     if failed:
         notes.append(f"Failed and not in the table: {', '.join(f'{r.name} seed {r.seed}' for r in failed)}.")
-    click.echo(write_table(table(runs), out, notes + [warning] * bool(warning)))
+    if paired:
+        notes.insert(0, paired_table(runs))
+    click.echo(write_table(table(runs), out, [*filter(None, notes), *[warning] * bool(warning)]))
     draw(runs, os.path.join(out, 'comparison.png'))
     click.echo(f"table: {os.path.join(out, 'comparison.md')}, also as comparison.csv; picture: comparison.png")
     if failed:

@@ -72,9 +72,8 @@ def test_the_runs_own_setting_is_the_run_that_goes_on_and_equal_settings_differ_
         same(state(6, name)['run']['random'], state(6)['run']['random'])
     first, second, third = (read_groups(name, 2, 6) for name in (own, equal, other))
     assert first == second and list(first) == [(update, group) for update in range(2, 6) for group in range(2)]
-    assert [m['reward_mean'] for m in metrics(own)] == pytest.approx(
-        [(first[u, 0].reward + first[u, 1].reward) / 2 for u in range(2, 6)]
-    )
+    assert [m['reward_mean'] for m in metrics(own)
+            ] == pytest.approx([(first[u, 0].reward + first[u, 1].reward) / 2 for u in range(2, 6)])
     # the first update samples by the weights of the checkpoint; all have the same problems
     assert [first[key] == third[key] for key in first][:3] == [True, True, False]
     assert [group.problem for group in first.values()] == [group.problem for group in third.values()]
@@ -125,8 +124,8 @@ def test_more_updates_continue_the_branches(run):
     words = ('run', '--at', '2', f'{RATE}=1e-3,2e-3', '--updates')
     branch(*words, '2')
     shown = branch(*words, '4')
-    assert 'after update 4' in shown and [m['train_iter'] for m in metrics('run/branches/2/learning_rate=1e-3')
-                                          ] == [2, 3, 4, 5]
+    assert 'after update 4' in shown and [m['train_iter']
+                                          for m in metrics('run/branches/2/learning_rate=1e-3')] == [2, 3, 4, 5]
     assert table(shown) == table(branch(*words, '4', '--out', 'whole'))
 
 
@@ -173,21 +172,28 @@ LOADED = 'cannot be changed in a branch, which goes on with weights, optimizer a
 
 @pytest.mark.parametrize(
     'setting, told', [
-        ('policy.learn.learning_rat=1e-5', "policy.learn.learning_rat = 1e-05: unknown key; did you mean 'learning_rate'?"),
+        (
+            'policy.learn.learning_rat=1e-5',
+            "policy.learn.learning_rat = 1e-05: unknown key; did you mean 'learning_rate'?"
+        ),
         ('policy.learn.learning_rate=fast', "policy.learn.learning_rate = 'fast': must be "),
         ('policy.learn.learning_rate=-1', 'policy.learn.learning_rate = -1: must be '),
         ('policy.learn.learning_rate', 'policy.learn.learning_rate: must be KEY=VALUE'),
         ('learn.learning_rate=1', 'learn.learning_rate=1: must begin with policy, env'),
         ('policy.learn.learning_rate=1e-3,1e-3', 'learning_rate=1e-3: the value is given twice.'),
         ('env.stop_value=3', 'env.stop_value=3: cannot be changed in a branch, because branches are compared'),
-        ('create_config.policy.type=ppo', 'create_config.policy.type=ppo: cannot be changed in a branch, which has'),
+        ('create_config.policy.type=ppo', 'create_config.policy.type=ppo: cannot be changed in a branch, which has the'),
         ('policy.model.config.hidden_size=64', f'policy.model.config.hidden_size=64: {LOADED}policy.model = '),
-        ("policy.learn.optimizer={'type': 'SGD'}", f"policy.learn.optimizer={{'type': 'SGD'}}: {LOADED}policy.learn.opt"),
+        (
+            "policy.learn.optimizer={'type': 'SGD'}",
+            f"policy.learn.optimizer={{'type': 'SGD'}}: {LOADED}policy.learn.opt"
+        ),
     ]
 )
 def test_a_wrong_setting_ends_in_one_line_before_anything_is_written(run, setting, told):
     shown = branch('run', '--at', '2', setting, code=1)
-    assert shown.startswith('Error: ') and told in shown and len(shown.splitlines()) == 1 and not os.path.exists('run/branches')
+    assert shown.startswith('Error: ') and told in shown and len(shown.splitlines()
+                                                                 ) == 1 and not os.path.exists('run/branches')
 
 
 def test_checkpoints_that_do_not_exist_and_code_of_others(run):

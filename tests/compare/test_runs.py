@@ -58,7 +58,9 @@ def test_table_picture_and_resuming():
 def test_a_list_of_values_makes_a_run_for_each_and_one_bar_ends_all():
     file = cartpole('grpo', 'grpo_config', OFTEN)
     keys = ['policy.learn.clip.ratio=0.2,0.3', 'env.stop_value=475']
-    result = call(file, *keys, '--seeds', '0', '--jobs', '2', '--out', 'out', '--env-step', '3000', '--bar', '9')
+    result = call(
+        file, *keys, '--seeds', '0', '--jobs', '2', '--out', 'out', '--env-step', '3000', '--bar', '9', '--paired'
+    )
     assert result.exit_code == 0 and 'differ' not in result.output, result.output
     lines = table('out')
     assert [line['algorithm'] for line in lines] == ['grpo ratio=0.2', 'grpo ratio=0.3']
@@ -70,7 +72,8 @@ def test_a_list_of_values_makes_a_run_for_each_and_one_bar_ends_all():
         records = evaluations(folder)
         reached = [r['eval_episode_return'] >= 9 and r['train_iter'] > 0 for r in records]
         assert reached.index(True) == len(records) - 1  # and the run ends there
-    assert '`env.stop_value=475`' in open('out/comparison.md').read()
+    text = open('out/comparison.md').read()
+    assert '`env.stop_value=475`' in text and '| grpo ratio=0.3 | 1 |  |' in text
 
 
 @pytest.mark.algotest

@@ -3,7 +3,7 @@ import csv
 import pytest
 
 from ding_common import ConfigError
-from ding_grpo.compare import picture, runs, table
+from ding_grpo.compare import paired, picture, runs, table
 from tests.shipped import path_of
 
 STEPS = 'P(a needs fewer steps)'
@@ -56,6 +56,18 @@ def test_failed_runs_and_few_seeds(made):
     assert other['seeds'] == 1 and other[STEPS] == '' == other['IQM of the final return']
     nothing, = table.table(made(a=[None]))
     assert nothing['seeds'] == 0 and nothing['final return'] == ''
+
+
+def test_differences_seed_by_seed(made):
+    """Final returns 11, 12, 3 and 12, 15, 4: differences 1, 3 and 1. Their variance is 4/3, those of the returns 73/3
+    and 97/3. Resampled means: 5/3 in the middle, 1 with 8 of 27, 3 with 1 of 27."""
+    other = [[record(0, 12.)], [record(0, 15.)], [record(40, 4.)]]
+    row = next(line for line in paired.paired(made(a=THREE, b=other)).splitlines() if line.startswith('| b '))
+    assert row == '| b | 3 | +1.667 (+1 to +3) | 42.5 |  |  |'  # (73 + 97) / 4; a seed of both is not at the bar
+    row = paired.paired(made(a=[[record(s, 20.)] for s in (10, 20, 60)], b=[[record(s, 20.)] for s in (20, 30, 70)]))
+    assert '| b | 3 | +0 (+0 to +0) |  | +10 (+10 to +10) | inf |' in row
+    assert '| b | 1 |  |' in paired.paired(made(a=THREE, b=[None, [record(40, 10.)], None]))
+    assert paired.paired(made(a=THREE)) == ''
 
 
 def test_files(made, tmp_path):
