@@ -1,4 +1,5 @@
 """The command line of branches."""
+import gc
 import os
 from typing import Dict, List, Optional, Tuple
 
@@ -77,6 +78,7 @@ def run_all(run: str, branches: List[Branch], start: Start, buffered: bool) -> D
             )
         for branch in waiting:
             try_out(branch, branch.configs(saved, start), saved.seed, state)
+            gc.collect()  # its model, before the next one is made
         saved = saved._replace(seed=state['run']['seed'])
         del state
     for branch in branches:
@@ -92,6 +94,7 @@ def run_all(run: str, branches: List[Branch], start: Start, buffered: bool) -> D
             if branch is branches[0]:
                 raise
             failed[branch.name] = error.message
+        gc.collect()
     return failed
 
 

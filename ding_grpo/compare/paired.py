@@ -8,7 +8,7 @@ from .table import markdown
 NOTE = '''\
 - Paired: the other config minus {first}, seed by seed; mean, and 95 % bootstrap interval over the seeds (percentiles
   of 9,999 resamples). An interval needs at least {fewest} seeds, and steps a bar that all of them reached.
-- Times fewer seeds: the variance of a difference between runs of two seeds, divided by that between runs of one seed.'''
+- Times fewer seeds: the variance of the difference of runs of two seeds, divided by that of runs of one seed.'''
 
 
 def paired(runs: List[Run]) -> str:

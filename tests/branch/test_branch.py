@@ -182,7 +182,7 @@ LOADED = 'cannot be changed in a branch, which goes on with weights, optimizer a
         ('learn.learning_rate=1', 'learn.learning_rate=1: must begin with policy, env'),
         ('policy.learn.learning_rate=1e-3,1e-3', 'learning_rate=1e-3: the value is given twice.'),
         ('env.stop_value=3', 'env.stop_value=3: cannot be changed in a branch, because branches are compared'),
-        ('create_config.policy.type=ppo', 'create_config.policy.type=ppo: cannot be changed in a branch, which has the'),
+        ('create_config.policy.type=ppo', 'create_config.policy.type=ppo: cannot be changed in a branch, which'),
         ('policy.model.config.hidden_size=64', f'policy.model.config.hidden_size=64: {LOADED}policy.model = '),
         (
             "policy.learn.optimizer={'type': 'SGD'}",
