@@ -6,6 +6,7 @@ where two chains part, ``python -m ding_grpo.verify`` repeats updates and compar
 import json
 import os
 import zlib
+from itertools import islice
 from typing import Any, Dict, List
 
 import numpy as np
@@ -22,7 +23,7 @@ from ding_grpo.logs.hook import CallHook
 from ding_grpo.logs.screen import log_file, run_folder, show
 from ding_grpo.model.sharding import is_sharded
 
-from .hashes import coded, digest, of_rows, tensor_hash
+from .hashes import coded, digest_parts, digests, digests_of, hash_parts, hashes_of, of_rows, on_host, tensor_hashes
 
 NAME = 'digests.jsonl'
 MOST_STEPS = 2 ** 13  # steps of an update up to which its line has the ids of their tokens, and not their hashes alone
@@ -40,7 +41,11 @@ class Digests(Observer):
         self._named = {id(p): name for name, p in view.model.named_parameters()}
         self._divided = is_sharded(view.model)
         self._altered: List[str] = []  # tensors that are not as the checkpoint's run has saved them
-        self.record: Dict[str, Any] = dict(steps=[])  # the line of the last update, without its number
+        self.record: Dict[str, Any] = {}  # the line of the last update, without its number
+        # Of the steps of this update, where they were computed, so that a GPU is waited for once an update.
+        self._first: List[Tensor] = []  # of the first one: places of its rows, their lengths and log-probabilities
+        self._gradients: List[Tensor] = []
+        self._logp: List[Tensor] = []
 
     def hooks(self) -> List[LearnerHook]:
         return [CallHook('digests', 15, position='after_iter', function=self._write)] if parallel.rank() == 0 else []
@@ -55,7 +60,7 @@ class Digests(Observer):
             settings={key: repr(value)
                       for key, value in settings.items()},
             names=[self._name(i, p) for i, p in enumerate(self._trained)],
-            weights=[digest(p) for p in self._trained],
+            weights=digests(self._trained),
             altered=self._altered,
         )
         _append(log_file(learner, NAME), line)
@@ -69,24 +74,32 @@ class Digests(Observer):
 
     def before(self, update: int, batch: Batch, learned: Batch) -> Dict[str, float]:
         if parallel.rank() == 0:
-            self.record = {**of_samples(batch), 'compared': _of_learned(learned), 'steps': []}
+            self.record = dict(of_samples(batch), compared=_of_learned(learned))
+            self._first, self._gradients, self._logp = [], [], []
         return {}
 
     def step(self, batch: Batch, logp: Tensor) -> Dict[str, float]:
         if parallel.rank() == 0:
-            if not self.record['steps']:
-                self.record['read'] = _of_read(batch, logp)
-                self.record['gradients'] = [digest(p.grad, MOST_ELEMENTS) for p in self._trained]
-            self.record['steps'].append(tensor_hash(logp))
+            if not self._logp:
+                self._first = [_places(batch), batch.length, logp.detach()] if len(batch) <= MOST_ROWS else []
+                parts = digest_parts([p.grad for p in self._trained], MOST_ELEMENTS)
+                self._gradients = [part.clone() for part in parts]  # the optimizer may change them
+            self._logp.append(logp)
         return {}
 
     def after(self, new: Batch, learned: Batch, metrics: Dict[str, float]) -> None:
         if parallel.rank() == 0:
+            parts = [self._first, self._gradients, hash_parts(self._logp), digest_parts(self._trained)]
+            found = iter(on_host([part for one in parts for part in one]))
+            first, gradients, steps, weights = ([*islice(found, len(one))] for one in parts)
             self.record.update(
+                read=_of_read(*first) if first else {},
+                gradients=digests_of(gradients),
+                steps=hashes_of(steps),
                 loss={name: value
                       for name, value in metrics.items() if name != 'cur_lr'},
                 rate=metrics['cur_lr'],
-                weights=[digest(p) for p in self._trained]
+                weights=digests_of(weights),
             )
 
     def _write(self, engine: 'BaseLearner') -> None:  # noqa
@@ -99,7 +112,8 @@ class Digests(Observer):
         found = {f'model {name}': x for name, x in self._model.state_dict().items()}
         for number, kept in self._updater.optimizer.state_dict()['state'].items():
             found.update((f'optimizer {number} {name}', x) for name, x in kept.items())
-        return {name: tensor_hash(x) for name, x in found.items() if type(x) is torch.Tensor}
+        found = {name: x for name, x in found.items() if type(x) is torch.Tensor}
+        return dict(zip(found, tensor_hashes([*found.values()])))
 
     def load_state_dict(self, state: Dict[str, str]) -> None:
         """Compare what has been loaded with what the checkpoint's run has saved."""
@@ -126,7 +140,7 @@ def of_samples(batch: Batch) -> Dict[str, Any]:
     sampled = dict(
         length=coded(batch.length.numpy()),
         hash=coded(np.array(hashes, np.uint32)),
-        logp=of_rows(batch.logp_old, lengths),
+        logp=of_rows(batch.logp_old.numpy(), lengths),
     )
     if rows.dtype == np.int64 and rows.ndim == 2 and sum(lengths) <= MOST_STEPS:
         sampled['ids'] = coded(np.concatenate([row[:n] for row, n in zip(rows, lengths)]))
@@ -135,7 +149,7 @@ def of_samples(batch: Batch) -> Dict[str, Any]:
         drawn=torch.stack(drawn, dim=1).tolist(),
         rows=first.diff(append=torch.tensor([len(batch)])).tolist(),
         sampled=sampled,
-        scored=dict(of_rows(batch.reward, lengths), parts=parts, failed=coded(batch.failed.long().numpy())),
+        scored=dict(of_rows(batch.reward.numpy(), lengths), parts=parts, failed=coded(batch.failed.long().numpy())),
     )
 
 
@@ -156,16 +170,15 @@ def _starts(batch: Batch, rows: Tensor) -> List[int]:
 
 def _of_learned(learned: Batch) -> Dict[str, Any]:
     """The rows that an update learns from, with their advantages."""
-    return dict(row=_places(learned), **of_rows(learned.adv, learned.length.tolist()))
+    places, length, adv = on_host([_places(learned), learned.length, learned.adv])
+    return dict(row=coded(places), **of_rows(adv, length.tolist()))
 
 
-def _of_read(batch: Batch, logp: Tensor) -> Dict[str, Any]:
+def _of_read(places: np.ndarray, length: np.ndarray, logp: np.ndarray) -> Dict[str, Any]:
     """The rows of a mini-batch, with their log-probabilities (B, S) under the weights."""
-    if len(batch) > MOST_ROWS:
-        return {}
-    return dict(row=_places(batch), **of_rows(logp, batch.length.tolist()))
+    return dict(row=coded(places), **of_rows(logp, length.tolist()))
 
 
-def _places(batch: Batch) -> str:
-    """Group and row of each row."""
-    return coded(torch.stack([batch.group_id, batch.row], dim=1).cpu().numpy())
+def _places(batch: Batch) -> Tensor:
+    """Group and row of each row (B, 2)."""
+    return torch.stack([batch.group_id, batch.row], dim=1)

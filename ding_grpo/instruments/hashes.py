@@ -17,29 +17,70 @@ SAMPLE = 2 ** 12  # first elements of a tensor, which are summed: float64 sums o
 Digest = Tuple[str, float, float]  # hash of a tensor, and of its sample the sum and the sum of absolute values
 
 
-def tensor_hash(x: Tensor) -> str:
-    """A single changed bit always changes it. Changes of several rows of ``COLUMNS`` that cancel do not."""
-    x = x.detach().contiguous().flatten()
+def tensor_hashes(tensors: List[Tensor]) -> List[str]:
+    """A single changed bit always changes that of its tensor. Changes of several rows of ``COLUMNS`` that cancel do
+    not."""
+    return hashes_of(on_host(hash_parts(tensors)))
+
+
+def digests(tensors: List[Tensor], most: Optional[int] = None) -> List[Digest]:
+    """Of each tensor, or of its first ``most`` elements."""
+    return digests_of(on_host(digest_parts(tensors, most)))
+
+
+def hash_parts(tensors: List[Tensor]) -> List[Tensor]:
+    """What ``hashes_of`` reads, computed where the tensors are."""
+    return [part for x in tensors for part in _hashed(x.detach().contiguous().flatten())]
+
+
+def hashes_of(parts: List[np.ndarray]) -> List[str]:
+    return [_hash(*pair) for pair in zip(parts[::2], parts[1::2])]
+
+
+def digest_parts(tensors: List[Tensor], most: Optional[int] = None) -> List[Tensor]:
+    """What ``digests_of`` reads, computed where the tensors are."""
+    flat = [x.detach().contiguous().flatten()[:most] for x in tensors]
+    first = [x[:SAMPLE] if x.dtype is torch.float32 else x[:SAMPLE].double() for x in flat]
+    return [part for x, sample in zip(flat, first) for part in (*_hashed(x), sample)]
+
+
+def digests_of(parts: List[np.ndarray]) -> List[Digest]:
+    found = []
+    for columns, rest, sample in zip(parts[::3], parts[1::3], parts[2::3]):
+        total, size = (_short(x.sum(dtype=np.float64)) for x in (sample, np.abs(sample)))
+        found.append((_hash(columns, rest), total, size))
+    return found
+
+
+def _hashed(x: Tensor) -> Tuple[Tensor, Tensor]:
+    """What a hash is made of: the sums of the columns of a large tensor, and what makes no whole row of them."""
     of_row = COLUMNS * 8 // x.element_size()
     whole = x.numel() // of_row * of_row if x.numel() * x.element_size() >= LARGE else 0
-    value = 0
-    if whole > 0:
-        aligned = x if x.storage_offset() * x.element_size() % 8 == 0 else x.clone()
-        value = zlib.crc32(aligned[:whole].view(torch.int64).view(-1, COLUMNS).sum(0).cpu().numpy())
-    return f'{zlib.crc32(x[whole:].view(torch.uint8).cpu().numpy(), value):08x}'
+    if whole == 0:
+        return x[:0], x
+    aligned = x if x.storage_offset() * x.element_size() % 8 == 0 else x.clone()
+    return aligned[:whole].view(torch.int64).view(-1, COLUMNS).sum(0), aligned[whole:]
 
 
-def digest(x: Tensor, most: Optional[int] = None) -> Digest:
-    """Of a tensor, or of its first ``most`` elements."""
-    x = x.detach().contiguous().flatten()[:most]
-    first = x[:SAMPLE]
-    numbers = (first if first.dtype is torch.float32 else first.double()).cpu().numpy()
-    return tensor_hash(x), _short(numbers.sum(dtype=np.float64)), _short(np.abs(numbers).sum(dtype=np.float64))
+def on_host(parts: List[Tensor]) -> List[np.ndarray]:
+    """On the processor, from a GPU in one copy; as numbers where numpy knows them, else as bytes."""
+    parts = [part.contiguous() for part in parts]
+    away = [i for i, part in enumerate(parts) if part.device.type != 'cpu']
+    if away:
+        found = torch.cat([parts[i].flatten().view(torch.uint8) for i in away]).cpu()
+        sizes = [parts[i].numel() * parts[i].element_size() for i in away]
+        for i, part in zip(away, found.split(sizes)):
+            parts[i] = part.clone().view(parts[i].dtype).view(parts[i].shape)  # aligned for the type
+    known = (torch.int64, torch.float32, torch.float64)
+    return [(part if part.dtype in known else part.view(torch.uint8)).numpy() for part in parts]
 
 
-def of_rows(x: Tensor, lengths: List[int]) -> Dict[str, str]:
-    """Of each row of x (B, S) or (B, ), without what follows its end: ``hash``, and ``sum`` in float64; as text."""
-    rows = x.detach().cpu().contiguous().numpy()
+def _hash(columns: np.ndarray, rest: np.ndarray) -> str:
+    return f'{zlib.crc32(rest, zlib.crc32(columns)):08x}'
+
+
+def of_rows(rows: np.ndarray, lengths: List[int]) -> Dict[str, str]:
+    """Of each of the rows (B, S) or (B, ), without what follows its end: ``hash``, and ``sum`` in float64; as text."""
     if rows.ndim == 1:
         return dict(hash=coded(rows.view(np.uint32)), sum=coded(rows.astype(np.float64)))
     kept = np.arange(rows.shape[1]) < np.array(lengths)[:, None]

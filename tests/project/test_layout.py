@@ -21,10 +21,10 @@ def test_at_most_15_targets_and_help_first():
     assert targets[0] == 'help' and len(targets[1:]) <= 15 and sorted(phony) == sorted(targets)
 
 
-def test_at_most_28_pages_of_prose_and_no_two_of_one_name():
+def test_at_most_29_pages_of_prose_and_no_two_of_one_name():
     names = Counter(os.path.basename(page) for page in DOCS)
     titles = Counter(read(page).partition('\n')[0] for page in DOCS)
-    assert 15 <= len(PROSE) <= 28 and [name for name, count in (names + titles).items() if count > 1] == []
+    assert 15 <= len(PROSE) <= 29 and [name for name, count in (names + titles).items() if count > 1] == []
 
 
 def test_each_result_is_reached_from_a_page_of_prose():
