@@ -3,7 +3,8 @@
 is wrong with the data. It trains nothing that is kept.
 """
 import os
-from typing import Any, Iterable, List, Optional, Tuple
+from contextlib import nullcontext
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import click
 from easydict import EasyDict
@@ -13,8 +14,11 @@ from ding_common import ConfigError, ConfigFile, read_config_file
 from .examination import Part, examined
 from .learning import of_learning
 from .page import write_page
+from .trl_script import Script, trl_script
 
 PAGE = 'preflight.html'
+Settings = Tuple[str, ...]
+ERROR = 2  # exit code of an error, which is no finding
 
 
 @click.command()
@@ -26,47 +30,72 @@ PAGE = 'preflight.html'
     help="Data in place of a config: a file, a pattern, or a data set of the hub; verl's "
     'parquet files too.'
 )
+@click.option('--trl', 'script', help="A script for TRL, which runs until it makes its GRPOTrainer.")
 @click.option('--eval-data', help='Data of evaluation.')
 @click.option('--reward', help="'file.py:function' or 'module:function', of this project's, TRL's or verl's form.")
+@click.option('--answer', help='Column of the reference answers, if it has no usual name.')
 @click.option('--model', help='Folder or name of the pretrained model, whose tokenizer and chat template are tried.')
 @click.option('--trial/--no-trial', default=True, show_default=True, help='Train a tiny model on few problems.')
 @click.option('--out', default=PAGE, show_default=True, help='Page to write.')
 @click.argument('settings', nargs=-1, metavar='[KEY=VALUE]...')
 def main(
-        config: Optional[str], data: Optional[str], eval_data: Optional[str], reward: Optional[str],
-        model: Optional[str], trial: bool, out: str, settings: Tuple[str, ...]
+        config: Optional[str], data: Optional[str], script: Optional[str], eval_data: Optional[str],
+        reward: Optional[str], answer: Optional[str], model: Optional[str], trial: bool, out: str, settings: Settings
 ) -> None:
-    """Examine data and reward before a run. The exit code is 1 if something is found."""
-    if (config is None) == (data is None):
-        raise click.UsageError('Give either --config or --data.')
+    """Examine data and reward before a run. KEY=VALUE changes a config; behind --, arguments of a script. The exit code
+    is 1 if something is found, and 2 after an error."""
+    if sum(given is not None for given in (config, data, script)) != 1:
+        raise click.UsageError('Give one of --config, --data and --trl.')
     if not os.path.isdir(os.path.dirname(out) or '.') or os.path.isdir(out):
         raise click.BadParameter(f'{out!r}: must be a file in a folder that exists.', param_hint='--out')
-    if config is not None:
-        given = [name for name, value in dict(eval_data=eval_data, reward=reward, model=model).items() if value]
-        if given:
-            raise click.UsageError(f"--{given[0].replace('_', '-')} belongs to --data; a config names its own.")
-        configs, tokens = read_config_file(config, settings), True
-    else:
-        if settings:
-            raise click.UsageError('KEY=VALUE belongs to --config.')
-        configs, tokens = of_data(data, eval_data, reward, model), model is not None
-    found = shown(examined(*configs, tokens))
-    paid = next((part for part in found if part.form is not None), None)
-    if trial and paid is not None:
-        found += shown([of_learning(configs[0].env, paid.form, paid.reward, paid.seconds)])
+    names = dict(eval_data=eval_data, reward=reward)
+    names.update(dict(answer=answer, model=model) if config is not None else {})
+    given = [name for name, value in names.items() if value and data is None]
+    if given:
+        raise click.UsageError(f"--{given[0].replace('_', '-')} belongs to --data.")
+    try:
+        with nullcontext() if script is None else trl_script(script, settings) as made:
+            if config is not None:
+                configs, tokens = read_config_file(config, settings), True
+            elif script is None:
+                if settings:
+                    raise click.UsageError('KEY=VALUE belongs to --config.')
+                configs, tokens = of_data(data, eval_data, reward, answer, model), model is not None
+            else:
+                configs, tokens = of_script(made, answer, model)
+            found = [] if made is None else shown([Part('script', made.lines, [])])
+            found += shown(examined(*configs, tokens, made is None or made.scores))
+            paid = next((part for part in found if part.form is not None), None)
+            if trial and paid is not None:
+                found += shown([of_learning(configs[0].env, paid.form, paid.reward, paid.seconds)])
+    except click.ClickException as error:
+        error.exit_code = ERROR
+        raise
     click.echo('')
-    write_page(out, config or data, found)
+    write_page(out, config or data or script, found)
     number = sum(len(part.findings) for part in found)
     click.echo(f"findings: {number or 'none'} ({out})")
     raise SystemExit(bool(number))
 
 
-def of_data(path: Any, eval_path: Any, reward: Any, model: Optional[str]) -> Tuple[EasyDict, EasyDict]:
+def of_data(path: Any, eval_path: Any, reward: Any, answer: Optional[str],
+            model: Optional[str]) -> Tuple[EasyDict, EasyDict]:
     """The configs of data and a reward."""
     if isinstance(path, str) and reward is None and os.path.splitext(path)[1] != '.py':
         raise ConfigError('--reward: data need one, such as rewards.py:correct.')
-    named = dict(type='file', path=path, eval_path=eval_path, reward=reward)
-    env = dict(task={key: value for key, value in named.items() if value is not None})
+    return _configs(dict(type='file', path=path, eval_path=eval_path, reward=reward, answer=answer), model)
+
+
+def of_script(script: Script, answer: Optional[str], model: Optional[str]) -> Tuple[Tuple[EasyDict, EasyDict], bool]:
+    """The configs of a script's data and rewards, and whether there is a tokenizer: its model is not downloaded."""
+    folder = script.model if script.model and os.path.isdir(script.model) else None
+    configs = _configs(dict(script.task, answer=answer), model or folder)
+    configs[0].env.update(reward_weights=script.weights, max_new_tokens=script.max_new_tokens)
+    return configs, (model or folder) is not None
+
+
+def _configs(task: Dict[str, Any], model: Optional[str]) -> Tuple[EasyDict, EasyDict]:
+    env = dict(task={key: value for key, value in task.items() if value is not None})
     if model is not None:
         env['tokenizer'] = dict(pretrained=model)
     return EasyDict(env=env), EasyDict(env=dict(type='token_env'))

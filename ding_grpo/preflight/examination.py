@@ -20,12 +20,13 @@ class Part(NamedTuple):
     seconds: float = 0.0  # of a score
 
 
-def examined(main_config: EasyDict, create_config: EasyDict, tokens: bool) -> Iterator[Part]:
+def examined(main_config: EasyDict, create_config: EasyDict, tokens: bool, scores: bool = True) -> Iterator[Part]:
     """
     Overview:
         Examine the task of a config.
     Arguments:
         - tokens (:obj:`bool`): Whether ``env.tokenizer`` is that of the run, so that prompts are encoded.
+        - scores (:obj:`bool`): Whether the reward is examined.
     Returns:
         - parts (:obj:`Iterator[Part]`): Each as soon as it is known.
     """
@@ -33,5 +34,5 @@ def examined(main_config: EasyDict, create_config: EasyDict, tokens: bool) -> It
     examine = getattr(ENV_REGISTRY.get(kind), 'examine', None)
     if examine is None:
         raise ConfigError(f'create_config.env.type = {kind!r}: must be token_env. Use --check for other environments.')
-    for name, found in examine(main_config.env, tokens):
+    for name, found in examine(main_config.env, tokens, scores):
         yield Part(name, *found)

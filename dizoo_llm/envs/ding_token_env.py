@@ -59,9 +59,9 @@ class DingTokenEnv(BaseEnv):
         return create_task(cfg.get('task', {}))
 
     @classmethod
-    def examine(cls, cfg: Dict, tokens: bool = True) -> Iterator[Tuple[str, Found]]:
+    def examine(cls, cfg: Dict, tokens: bool = True, scores: bool = True) -> Iterator[Tuple[str, Found]]:
         """What can be known before a run of the task of the section ``env`` of a config, see ``examine``."""
-        return examine(cls.task_of(cfg), {**cls.config, **cfg}, tokens)
+        return examine(cls.task_of(cfg), {**cls.config, **cfg}, tokens, scores)
 
     @classmethod
     def num_problems_of(cls, cfg: Dict) -> int:

@@ -15,16 +15,17 @@ from .reward import of_reward
 __all__ = ['FewTask', 'Found', 'examine']
 
 
-def examine(task: Task, options: Dict[str, Any], tokens: bool) -> Iterator[Tuple[str, Found]]:
+def examine(task: Task, options: Dict[str, Any], tokens: bool, scores: bool = True) -> Iterator[Tuple[str, Found]]:
     """
     Overview:
         What is found, with the name of what was examined: the data, the reward of a task of one turn, and the prompts.
     Arguments:
         - options (:obj:`Dict[str, Any]`): All keys of the section ``env``, see ``ENV_OPTIONS``.
         - tokens (:obj:`bool`): Whether there is a tokenizer for prompts.
+        - scores (:obj:`bool`): Whether the reward is examined.
     """
     yield 'data', of_data(task)
-    if not task.has_turns and task.environment is None:
+    if scores and not task.has_turns and task.environment is None:
         yield 'reward', of_reward(task, {**task.weights, **options['reward_weights']})
     if tokens:
         yield 'prompts', of_prompts(task, options)

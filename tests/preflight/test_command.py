@@ -103,14 +103,23 @@ def test_data_of_verl(files, tmp_path):
     assert '8 of 8 are paid' in text and 'findings: none' in text
 
 
+def test_a_column_of_answers(files, tmp_path):
+    write(tmp_path / 'other.jsonl', [dict(question=row['question'], target=row['answer']) for row in ROWS])
+    (tmp_path / 'other.py').write_text(
+        'def last(completion, target):\n    return completion == target\n', encoding='utf-8'
+    )
+    given = ['--data', 'other.jsonl', '--reward', 'other.py:last', '--no-trial']
+    assert 'no problem has an answer' in told(*given) and '8 of 8 are paid' in told(*given, '--answer', 'target')
+
+
 def test_a_config():
     assert 'prompts have 19 to 19 tokens' in told('-c', 'think_answer_grpo', '--no-trial', '--out', '/dev/null')
 
 
 @pytest.mark.parametrize(
     'arguments, line', [
-        ([], 'Give either --config or --data.'),
-        (['-c', 'think_answer_grpo', '--reward', 'a:b'], '--reward belongs to --data; a config names its own.'),
+        ([], 'Give one of --config, --data and --trl.'),
+        (['-c', 'think_answer_grpo', '--reward', 'a:b'], '--reward belongs to --data.'),
         (['--data', 'train.jsonl', 'exp_name=a'], 'KEY=VALUE belongs to --config.'),
         (['--data', 'train.jsonl', '--out', 'no/such/a.html'], 'must be a file in a folder that exists'),
     ]
@@ -126,4 +135,4 @@ def test_a_wrong_command(files, arguments, line):
     ]
 )
 def test_what_cannot_be_examined(files, arguments, line):
-    assert line in told(*arguments, code=1)
+    assert line in told(*arguments, code=2)
