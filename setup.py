@@ -72,5 +72,6 @@ setup(
     entry_points={
         'console_scripts': ['ding-grpo = ding_grpo.__main__:main'],
         'ding_grpo.plugins': ['dizoo_llm = dizoo_llm'],
+        'pytest11': ['ding_grpo = ding_grpo.pytest_plugin'],
     },
 )

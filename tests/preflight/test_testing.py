@@ -1,0 +1,98 @@
+"""Assertions about rewards, and the plugin of pytest that offers them."""
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ding_grpo.preflight import learning
+from ding_grpo.testing import assert_learns, assert_not_hackable
+from tests.preflight.test_command import ROWS
+from tests.processes import ROOT
+
+HACKED = '''
+def contains(completions, answer, **kwargs):
+    return [float(right in text) for text, right in zip(completions, answer)]
+
+
+def exact(completion, answer):
+    return float(completion.strip() == answer)
+
+
+ROWS = [dict(prompt=f'Which letter is number {i}?', answer=chr(97 + i)) for i in range(8)]
+
+
+def test_nothing():
+    import sys
+    assert 'torch' not in sys.modules and 'ding' not in sys.modules
+
+
+def test_hacked(assert_not_hackable):
+    assert_not_hackable(contains, ROWS)
+
+
+def test_healthy(assert_not_hackable):
+    assert_not_hackable(exact, ROWS)
+'''
+
+
+def exact(completion, answer):
+    return float(completion.strip() == answer)
+
+
+def test_a_reward_with_a_hack():
+    with pytest.raises(AssertionError) as error:
+        assert_not_hackable(lambda completion, answer: answer in completion, ROWS)
+    line = str(error.value)
+    assert line.startswith("junk pays: for problem ") and '(list of answers) gets 1' in line and '\n' not in line
+
+
+@pytest.mark.parametrize(
+    'reward, told', [
+        (lambda completion, answer: 1.0, 'pays for everything'), (lambda completion, answer: 0.0, 'pays for nothing'),
+        (lambda completion, answer: 1 / 0, 'the scorer fails for 8 of 8 right completions')
+    ]
+)
+def test_a_reward_of_which_nothing_can_be_known(reward, told):
+    with pytest.raises(AssertionError, match=told):
+        assert_not_hackable(reward, ROWS)
+    with pytest.raises(AssertionError, match=told):
+        assert_learns(reward, ROWS)
+
+
+def test_a_healthy_reward(monkeypatch):
+    target = [dict(question=row['question'], target=row['answer']) for row in ROWS]
+    asked = []
+    assert_not_hackable(lambda completion, target: exact(completion, target), target, answer='target')
+
+    def trained(env, longest, shows):
+        asked.append(shows)
+        return learning.Trial(0.0, float(shows), [])
+
+    monkeypatch.setattr(learning, '_train', trained)
+    assert_learns(exact, ROWS)
+    assert asked == [False, True]
+    monkeypatch.setattr(learning, '_train', lambda *_: learning.Trial(0.0, 0.1, []))
+    with pytest.raises(AssertionError, match='a tiny model does not learn this reward'):
+        assert_learns(exact, ROWS)
+
+
+def test_what_is_not_tried_is_not_learned():
+    with pytest.raises(AssertionError, match='left out: right completions have 300 words'):
+        assert_learns(exact, [dict(row, answer=' '.join([row['answer']] * 300)) for row in ROWS])
+
+
+def test_the_plugin(own_folder):
+    """One line shows the junk that was paid, and before a test uses it, neither torch nor DI-engine is imported."""
+    (own_folder / 'test_rewards.py').write_text(HACKED, encoding='utf-8')
+    command = [sys.executable, '-m', 'pytest', '-q', '--tb=short', '-p', 'ding_grpo.pytest_plugin']
+    env = {**os.environ, 'PYTHONPATH': ROOT, 'PYTEST_DISABLE_PLUGIN_AUTOLOAD': '1'}
+    result = subprocess.run(command, env=env, capture_output=True, text=True)
+    told = [line for line in result.stdout.splitlines() if line.startswith('E ')]
+    assert '1 failed, 2 passed' in result.stdout, result.stdout + result.stderr
+    assert len(told) == 1 and 'junk pays' in told[0] and '(list of answers) gets 1' in told[0]
+
+
+def test_the_plugin_is_an_entry_point():
+    with open(os.path.join(ROOT, 'setup.py'), encoding='utf-8') as f:
+        assert "'pytest11': ['ding_grpo = ding_grpo.pytest_plugin']," in f.read()
