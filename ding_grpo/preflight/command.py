@@ -14,6 +14,7 @@ from ding_common import ConfigError, ConfigFile, read_config_file
 from .examination import Part, examined
 from .learning import of_learning
 from .page import write_page
+from .plan import LENGTH, of_plan, write_plan
 from .trl_script import Script, trl_script
 
 PAGE = 'preflight.html'
@@ -36,11 +37,17 @@ ERROR = 2  # exit code of an error, which is no finding
 @click.option('--answer', help='Column of the reference answers, if it has no usual name.')
 @click.option('--model', help='Folder or name of the pretrained model, whose tokenizer and chat template are tried.')
 @click.option('--trial/--no-trial', default=True, show_default=True, help='Train a tiny model on few problems.')
+@click.option(
+    '--success',
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Share of a model's completions that are right: plan a run, and write its keys beside the page."
+)
 @click.option('--out', default=PAGE, show_default=True, help='Page to write.')
 @click.argument('settings', nargs=-1, metavar='[KEY=VALUE]...')
 def main(
         config: Optional[str], data: Optional[str], script: Optional[str], eval_data: Optional[str],
-        reward: Optional[str], answer: Optional[str], model: Optional[str], trial: bool, out: str, settings: Settings
+        reward: Optional[str], answer: Optional[str], model: Optional[str], trial: bool, success: Optional[float],
+        out: str, settings: Settings
 ) -> None:
     """Examine data and reward before a run. KEY=VALUE changes a config; behind --, arguments of a script. The exit code
     is 1 if something is found, and 2 after an error."""
@@ -68,6 +75,10 @@ def main(
             paid = next((part for part in found if part.form is not None), None)
             if trial and paid is not None:
                 found += shown([of_learning(configs[0].env, paid.form, paid.reward, paid.seconds)])
+            if success is not None:
+                env, model = configs[0].env, model or (made and made.model)
+                found += shown([of_plan(success, model, env.get('max_new_tokens', LENGTH))])
+                click.echo(f"  written: {', '.join(write_plan(os.path.splitext(out)[0], success, env, model))}")
     except click.ClickException as error:
         error.exit_code = ERROR
         raise
