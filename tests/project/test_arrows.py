@@ -13,8 +13,7 @@ ROOMS = [
     'rl_utils', 'model', 'rollout', 'config', 'data', 'act', 'learn', 'logs', 'collect', 'evaluate', 'extras', 'engine',
     'instruments', 'run', 'policy', 'framework', 'envs', 'loop', 'entry', 'compat', 'check', 'words', 'from_ppo',
     'compare', 'gradient_bench', 'replay', 'report', 'sharing', 'bisect', 'verify', 'branch', 'bonus', 'preflight',
-    'compare', 'gradient_bench', 'replay', 'report', 'sharing', 'bonus', 'preflight', 'testing', 'pytest_plugin',
-    'completion', 'train', '__main__'
+    'testing', 'pytest_plugin', 'completion', 'train', '__main__'
 ]
 PACKAGES = ('ding_common', 'ding_grpo', 'dizoo_llm')
 MOST_MODULES = 14  # of a room and its folders, each
