@@ -15,6 +15,7 @@ from .examination import Part, examined
 from .learning import of_learning
 from .page import write_page
 from .plan import LENGTH, of_plan, write_plan
+from .rate import sampled_rate
 from .trl_script import Script, trl_script
 
 PAGE = 'preflight.html'
@@ -42,12 +43,13 @@ ERROR = 2  # exit code of an error, which is no finding
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     help="Share of a model's completions that are right: plan a run, and write its keys beside the page."
 )
+@click.option('--sample', is_flag=True, help='Plan with the success rate of completions that --model samples.')
 @click.option('--out', default=PAGE, show_default=True, help='Page to write.')
 @click.argument('settings', nargs=-1, metavar='[KEY=VALUE]...')
 def main(
         config: Optional[str], data: Optional[str], script: Optional[str], eval_data: Optional[str],
         reward: Optional[str], answer: Optional[str], model: Optional[str], trial: bool, success: Optional[float],
-        out: str, settings: Settings
+        sample: bool, out: str, settings: Settings
 ) -> None:
     """Examine data and reward before a run. KEY=VALUE changes a config; behind --, arguments of a script. The exit code
     is 1 if something is found, and 2 after an error."""
@@ -75,8 +77,10 @@ def main(
             paid = next((part for part in found if part.form is not None), None)
             if trial and paid is not None:
                 found += shown([of_learning(configs[0].env, paid.form, paid.reward, paid.seconds)])
+            env, model = configs[0].env, model or _model_of(configs[0], made)
+            if sample:
+                success = _sampled(env, model, paid)
             if success is not None:
-                env, model = configs[0].env, model or (made and made.model)
                 found += shown([of_plan(success, model, env.get('max_new_tokens', LENGTH))])
                 click.echo(f"  written: {', '.join(write_plan(os.path.splitext(out)[0], success, env, model))}")
     except click.ClickException as error:
@@ -87,6 +91,19 @@ def main(
     number = sum(len(part.findings) for part in found)
     click.echo(f"findings: {number or 'none'} ({out})")
     raise SystemExit(bool(number))
+
+
+def _model_of(main_config: EasyDict, script: Optional[Script]) -> Optional[str]:
+    return script.model if script is not None else main_config.get('policy', {}).get('model', {}).get('pretrained')
+
+
+def _sampled(env: Dict[str, Any], model: Optional[str], paid: Optional[Part]) -> float:
+    """The success rate of a model, which is told."""
+    if model is None or paid is None:
+        raise ConfigError('--sample: needs a --model, and a reward that pays right completions more than wrong ones.')
+    rate = sampled_rate(env, model, paid.reward)
+    click.echo(f'\nsampled\n  {rate.line()}')
+    return rate.success
 
 
 def of_data(path: Any, eval_path: Any, reward: Any, answer: Optional[str],

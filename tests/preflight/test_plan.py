@@ -1,15 +1,19 @@
 """The plan of a run, and its keys for this project, TRL and verl."""
 import json
 import os
+import re
 import shutil
 import subprocess
 
 import pytest
+from click.testing import CliRunner
 
 from ding_common import read_config_file
 from ding_grpo.entry import complete
 from ding_grpo.model import CausalLM
+from ding_grpo.preflight.command import main
 from ding_grpo.preflight.plan import Plan, of_plan, plan_for, trl_arguments, verl_arguments
+from ding_grpo.preflight.rate import Rate
 from dizoo_llm.text.tokenizer import build_char_tokenizer
 from tests.dizoo_llm.helper import write
 from tests.preflight.test_command import REWARDS, ROWS, told
@@ -44,6 +48,41 @@ def test_memory(tiny_config, tmp_path):
     assert line.startswith('memory by formula, with 8,192 tokens at a time: ') and f'optimizer {2 * mebi:,.0f}' in line
 
 
+def test_the_rate_of_a_model(own_folder):
+    """Of uniform tokens, a and b among others; the first one has to be the answer."""
+    (own_folder / 'rewards.py').write_text('def first(completion, answer): return completion[:1] == answer', 'utf-8')
+    rows = [dict(question='?' * i, answer='ab'[i % 2]) for i in range(1, 17)]
+    write(own_folder / 'train.jsonl', rows)
+    tokenizer = build_char_tokenizer('ab?')
+    tokenizer.save_pretrained('model')
+    model = CausalLM(
+        config=dict(
+            model_type='llama',
+            hidden_size=8,
+            num_attention_heads=1,
+            num_hidden_layers=1,
+            intermediate_size=8,
+            vocab_size=len(tokenizer)
+        )
+    )
+    model.lm.get_output_embeddings().weight.data.zero_()
+    model.lm.save_pretrained('model')
+    given = ['--data', 'train.jsonl', '--reward', 'rewards.py:first', '--no-trial', '--sample', '--model', 'model']
+    text = CliRunner().invoke(main, given, catch_exceptions=False).output
+    right = int(re.search(r'(\d+) of 128 sampled completions of 16 problems are right', text)[1])
+    mean = 128 / len(tokenizer)
+    assert abs(right - mean) < 4 * (mean * (1 - 1 / len(tokenizer))) ** 0.5
+    assert f'with a success rate of {right / 128:g}: ' in text
+    assert (Rate(0, 128, 0.).success, Rate(128, 128, 0.).success) == (0.5 / 128, 127.5 / 128)
+
+
+def test_a_rate_needs_a_model(own_folder):
+    (own_folder / 'rewards.py').write_text(REWARDS, encoding='utf-8')
+    write(own_folder / 'train.jsonl', ROWS)
+    found = CliRunner().invoke(main, ['--data', 'train.jsonl', '--reward', 'rewards.py:last', '--no-trial', '--sample'])
+    assert found.exit_code == 2 and '--sample: needs a --model' in found.output
+
+
 def test_the_files(own_folder):
     (own_folder / 'rewards.py').write_text(REWARDS, encoding='utf-8')
     write(own_folder / 'train.jsonl', ROWS)
@@ -53,10 +92,10 @@ def test_the_files(own_folder):
     CausalLM(config=dict(model_type='llama', hidden_size=8, num_attention_heads=1)).lm.config.save_pretrained('model')
     build_char_tokenizer('abcdefghilmnrstuW ?0123456789').save_pretrained('model')
     assert 'preflight_config.py' in told(*given, '--model', 'model')
-    main, create = read_config_file('preflight_config.py', [])
-    complete(main, create)
-    assert (main.policy.group_size, main.policy.collect.groups, main.policy.learn.batch_groups) == (8, 10, 10)
-    assert main.env.task.reward == 'rewards.py:last' and main.policy.model.pretrained == 'model'
+    made, create = read_config_file('preflight_config.py', [])
+    complete(made, create)
+    assert (made.policy.group_size, made.policy.collect.groups, made.policy.learn.batch_groups) == (8, 10, 10)
+    assert made.env.task.reward == 'rewards.py:last' and made.policy.model.pretrained == 'model'
     with open('preflight_trl.json', encoding='utf-8') as f:
         assert json.load(f) == trl_arguments(plan_for(0.2), 256, [])
     with open('preflight_verl.txt', encoding='utf-8') as f:
