@@ -23,13 +23,15 @@ from ding_grpo.logs.hook import CallHook
 from ding_grpo.logs.screen import log_file, run_folder, show
 from ding_grpo.model.sharding import is_sharded
 
-from .hashes import coded, digest_parts, digests, digests_of, hash_parts, hashes_of, of_rows, on_host, tensor_hashes
+from .hashes import Digest, coded, digest_parts, digests, digests_of, hash_parts, hashes_of, of_rows, on_host
+from .hashes import tensor_hashes
 
 NAME = 'digests.jsonl'
 MOST_STEPS = 2 ** 13  # steps of an update up to which its line has the ids of their tokens, and not their hashes alone
-# Elements of a gradient that are hashed. All of them would cost as much as all weights, 1.3 % of an update of SmolLM2
-# together; a gradient that differs beyond them makes other weights.
+# Elements of a gradient that are hashed. All of them, and all weights, would take over 1 % of an update of SmolLM2; a
+# gradient that differs beyond them makes other weights.
 MOST_ELEMENTS = 2 ** 16
+PARTS = 8  # of a weight of more elements, of which an update's line has one, each in its turn
 MOST_ROWS = 2 ** 9  # rows of a mini-batch up to which its line has each
 
 
@@ -42,10 +44,11 @@ class Digests(Observer):
         self._divided = is_sharded(view.model)
         self._altered: List[str] = []  # tensors that are not as the checkpoint's run has saved them
         self.record: Dict[str, Any] = {}  # the line of the last update, without its number
-        # Of the steps of this update, where they were computed, so that a GPU is waited for once an update.
+        # Of the steps of this update, where they were computed, so that a GPU is waited for as seldom as possible.
         self._first: List[Tensor] = []  # of the first one: places of its rows, their lengths and log-probabilities
-        self._gradients: List[Tensor] = []
         self._logp: List[Tensor] = []
+        self._update = 0
+        self._gradients: List[Digest] = []
 
     def hooks(self) -> List[LearnerHook]:
         return [CallHook('digests', 15, position='after_iter', function=self._write)] if parallel.rank() == 0 else []
@@ -69,32 +72,39 @@ class Digests(Observer):
     def _trained(self) -> List[nn.Parameter]:
         return [] if self._divided else self._updater.trained
 
+    def _in_turn(self) -> List[Tensor]:
+        """The weights, of large ones the part whose turn it is."""
+        turn = self._update % PARTS
+        flat = [p.detach().contiguous().flatten() for p in self._trained]
+        return [x if len(x) <= MOST_ELEMENTS else x.tensor_split(PARTS)[turn] for x in flat]
+
     def _name(self, number: int, parameter: nn.Parameter) -> str:
         return self._named.get(id(parameter), f'weight {number}, not of the model')
 
     def before(self, update: int, batch: Batch, learned: Batch) -> Dict[str, float]:
         if parallel.rank() == 0:
+            self._update = update
             self.record = dict(of_samples(batch), compared=_of_learned(learned))
-            self._first, self._gradients, self._logp = [], [], []
+            self._first, self._logp = [], []
         return {}
 
     def step(self, batch: Batch, logp: Tensor) -> Dict[str, float]:
         if parallel.rank() == 0:
             if not self._logp:
                 self._first = [_places(batch), batch.length, logp.detach()] if len(batch) <= MOST_ROWS else []
-                parts = digest_parts([p.grad for p in self._trained], MOST_ELEMENTS)
-                self._gradients = [part.clone() for part in parts]  # the optimizer may change them
+                found = [p.new_zeros(0) if p.grad is None else p.grad for p in self._trained]
+                self._gradients = digests(found, MOST_ELEMENTS)
             self._logp.append(logp)
         return {}
 
     def after(self, new: Batch, learned: Batch, metrics: Dict[str, float]) -> None:
         if parallel.rank() == 0:
-            parts = [self._first, self._gradients, hash_parts(self._logp), digest_parts(self._trained)]
+            parts = [self._first, hash_parts(self._logp), digest_parts(self._in_turn())]
             found = iter(on_host([part for one in parts for part in one]))
-            first, gradients, steps, weights = ([*islice(found, len(one))] for one in parts)
+            first, steps, weights = ([*islice(found, len(one))] for one in parts)
             self.record.update(
                 read=_of_read(*first) if first else {},
-                gradients=digests_of(gradients),
+                gradients=self._gradients,
                 steps=hashes_of(steps),
                 loss={name: value
                       for name, value in metrics.items() if name != 'cur_lr'},

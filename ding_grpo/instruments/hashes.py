@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 COLUMNS = 1000  # of eight bytes, over which the bit patterns of a large tensor are summed: 30 GB/s on one core
-LARGE = 2 ** 16  # bytes from which a tensor is large; a CRC-32 of all bytes is three times as slow there
+LARGE = 2 ** 14  # bytes from which a tensor is large; a CRC-32 of all bytes is three times as slow there
 SAMPLE = 2 ** 12  # first elements of a tensor, which are summed: float64 sums of all would take four times as long
 Digest = Tuple[str, float, float]  # hash of a tensor, and of its sample the sum and the sum of absolute values
 
@@ -39,17 +39,11 @@ def hashes_of(parts: List[np.ndarray]) -> List[str]:
 
 def digest_parts(tensors: List[Tensor], most: Optional[int] = None) -> List[Tensor]:
     """What ``digests_of`` reads, computed where the tensors are."""
-    flat = [x.detach().contiguous().flatten()[:most] for x in tensors]
-    first = [x[:SAMPLE] if x.dtype is torch.float32 else x[:SAMPLE].double() for x in flat]
-    return [part for x, sample in zip(flat, first) for part in (*_hashed(x), sample)]
+    return [part for x in tensors for part in _digested(x.detach().contiguous().flatten()[:most])]
 
 
 def digests_of(parts: List[np.ndarray]) -> List[Digest]:
-    found = []
-    for columns, rest, sample in zip(parts[::3], parts[1::3], parts[2::3]):
-        total, size = (_short(x.sum(dtype=np.float64)) for x in (sample, np.abs(sample)))
-        found.append((_hash(columns, rest), total, size))
-    return found
+    return [(_hash(*pair), *map(_short, sums)) for *pair, sums in zip(parts[::3], parts[1::3], parts[2::3])]
 
 
 def _hashed(x: Tensor) -> Tuple[Tensor, Tensor]:
@@ -60,6 +54,12 @@ def _hashed(x: Tensor) -> Tuple[Tensor, Tensor]:
         return x[:0], x
     aligned = x if x.storage_offset() * x.element_size() % 8 == 0 else x.clone()
     return aligned[:whole].view(torch.int64).view(-1, COLUMNS).sum(0), aligned[whole:]
+
+
+def _digested(x: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    """What a digest is made of: that of a hash, and the sums of the sample."""
+    sample = x[:SAMPLE].double()
+    return (*_hashed(x), torch.stack([sample.sum(), sample.abs().sum()]))
 
 
 def on_host(parts: List[Tensor]) -> List[np.ndarray]:

@@ -1,0 +1,16 @@
+"""The line of digests of an update."""
+from tests.policies import sample_groups, token_policy
+
+
+def test_each_part_of_a_large_weight_has_its_turn():
+    """The weights do not change, so that what differs is the part; small ones are hashed as a whole."""
+    large = dict(hidden_size=256, intermediate_size=300, num_hidden_layers=1, num_attention_heads=1)
+    policy = token_policy(dict(group_size=2, model=dict(config=dict(model_type='llama', **large))), learning_rate=1e-30)
+    lines = []
+    for update in range(9):
+        policy.learn_mode.forward(sample_groups(policy, collect=update))
+        lines.append([x[0] for x in policy.observers['digests'].record['weights']])
+    sizes = [p.numel() for p in policy.model.parameters()]
+    turns = [len({line[i] for line in lines}) for i in range(len(sizes))]
+    assert turns == [8 if size > 2 ** 16 else 1 for size in sizes] and 8 in turns and 1 in turns
+    assert lines[8] == lines[0]
