@@ -7,12 +7,13 @@ import click
 from ding_common import echo
 from ding_grpo.compare.command import Values
 
-from .bisect.again import again, by_start, check_code
+from .bisect.again import again, by_start
 from .bisect.chain import Chain, other_machine, read_chain
 from .bisect.find import altered
 from .bisect.stages import EXACT, differences, first
 from .report.command import check_folder
 from .run.checkpoint import number_of, numbered
+from .sharing.portable import check_code
 
 
 @click.command()

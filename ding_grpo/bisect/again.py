@@ -10,7 +10,7 @@ import torch
 from ding.utils import import_module
 from easydict import EasyDict
 
-from ding_common import ConfigError, code_of, read_total_config
+from ding_common import ConfigError, read_total_config
 from ding_grpo.data.capability import is_grpo
 from ding_grpo.entry.pipeline import running
 from ding_grpo.run.checkpoint import number_of, numbered
@@ -19,16 +19,6 @@ from ding_grpo.run.saver import Saver
 from ding_grpo.sharing.portable import config_of, replays
 
 from .chain import Chain, read_chain
-
-
-def check_code(run: str, trust: bool) -> None:
-    """Raise ``ConfigError`` if a run's config names code, unless it is trusted."""
-    code = code_of(read_total_config(run))
-    if code and not trust:
-        raise ConfigError(
-            f"RUN = {run!r}: its config would import or run {'; '.join(code):.600}. If you trust this code, add "
-            '--trust.'
-        )
 
 
 def start_of(run: str, update: int) -> Optional[str]:

@@ -1,11 +1,13 @@
 """Which setting makes two runs part: the update again under the settings of each, from one checkpoint."""
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, Optional
 
 from ding_common import ConfigError, describe, read_total_config
 from ding_common.config.total_config import leaves
 from ding_common.processes.random_state import random_state_kept
+from ding_grpo.run.checkpoint import number_of
+from ding_grpo.sharing.portable import check_code
 
-from .again import again, check_code, start_of
+from .again import again, start_of
 from .chain import Chain, other_machine, other_settings
 from .find import line_parting
 from .stages import Difference, order
@@ -35,7 +37,7 @@ class _Causes:
         self._start = next((path for path, _ in found if path is not None), None)
 
     def lines(self) -> Iterator[str]:
-        number = max(self._numbers(self._start), default=0)
+        number = 0 if self._start is None else number_of(self._start)
         if self._update - number >= MOST_UPDATES:
             yield f'The update is not made again: no checkpoint is within the {MOST_UPDATES} updates before it.'
             return
@@ -51,10 +53,6 @@ class _Causes:
             yield from self._each()
         elif own is None and self._machine.keys() - {SWITCHED}:
             yield f"  Left as a cause, and not possible here: {', '.join(sorted(self._machine.keys() - {SWITCHED}))}"
-
-    @staticmethod
-    def _numbers(start: Optional[str]) -> List[int]:
-        return [int(start.rsplit('iteration_')[-1].split('.')[0])] if start is not None else []
 
     def _try(self,
              settings: Chain,

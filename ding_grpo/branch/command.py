@@ -6,10 +6,11 @@ from typing import Dict, List, Optional, Tuple
 import click
 from ding.utils import import_module
 
-from ding_common import ConfigError, code_of, echo, read_json_lines, read_total_config
+from ding_common import ConfigError, echo, read_json_lines, read_total_config
 from ding_grpo.compare.table import markdown, write_csv
+from ding_grpo.report.command import check_folder
 from ding_grpo.run.checkpoint import numbered, number_of, read_checkpoint
-from ding_grpo.sharing.portable import config_of, replays
+from ding_grpo.sharing.portable import check_code, config_of, replays
 
 from .go_on import go_on, try_out
 from .group_record import read_groups
@@ -42,12 +43,9 @@ def main(
     """Go on from a checkpoint of RUN with each combination of values, with the same problems and random numbers, and
     compare the rewards. Finished branches are not run again."""
     run = os.path.expanduser(run)
+    check_folder(run)
     total, start = read_total_config(run), start_of(run, at, updates)
-    code = code_of(total)
-    if code and not trust:
-        raise ConfigError(
-            f"RUN = {run!r}: its config would import or run {'; '.join(code):.600}. If you trust it, add --trust."
-        )
+    check_code(run, trust)
     for section in ('policy', 'env'):
         import_module(total[section].get('import_names', []))
     out = os.path.expanduser(out) if out else os.path.join(run, 'branches', str(start.update))

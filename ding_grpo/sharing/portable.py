@@ -6,7 +6,7 @@ from typing import Any, Dict, NamedTuple
 
 from easydict import EasyDict
 
-from ding_common import check_links, read_total_config
+from ding_common import ConfigError, check_links, code_of, read_total_config
 from ding_grpo.report.config_diff import defaults_of
 
 from .config_file import NAME, REWARDS, Saved, config_text, read_config
@@ -65,6 +65,20 @@ def config_of(run: str) -> Saved:
         section.pop('type', None)
         section.pop('import_names', None)
     return Saved(EasyDict(main), EasyDict(create), cfg['seed'])
+
+
+def check_code(run: str, trust: bool) -> None:
+    """Raise ``ConfigError`` if a config in the folder of a run names code, unless it is trusted: the complete one, or
+    the one that ``config_of`` prefers."""
+    found = code_of(read_total_config(run))
+    if os.path.exists(os.path.join(run, NAME)):
+        saved = read_config(run)
+        found += code_of(saved.main_config) + code_of(dict(create_config=saved.create_config))
+    if found and not trust:
+        raise ConfigError(
+            f"RUN = {run!r}: its config would import or run {'; '.join(dict.fromkeys(found)):.600}. If you trust this "
+            'code, add --trust.'
+        )
 
 
 def _differing(value: Any, default: Any) -> Any:

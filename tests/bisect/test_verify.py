@@ -7,8 +7,11 @@ import torch
 
 from ding_grpo.bisect.chain import read_chain
 from ding_grpo.bisect.find import parting
+from ding_grpo.branch.command import main as branch
+from ding_grpo.sharing.config_file import config_text
+from ding_grpo.sharing.portable import config_of
 
-from .helper import asked, configs, flip, lines, rewrite, train, verify
+from .helper import asked, bisect, configs, flip, lines, rewrite, train, verify
 
 pytestmark = pytest.mark.envtest
 
@@ -35,12 +38,14 @@ def test_the_updates_that_are_asked_for_and_the_run_is_left_as_it_is(run, own_fo
         ('cartpole_grpo', {}),
         ('guess_grpo', {}),
         ('think_answer_gae', {}),
+        ('think_answer_gae', dict(policy=dict(learn=dict(critic=dict(value_warmup=2))))),
         ('think_answer_grpo_serial', {}),
         ('think_answer_grpo', dict(policy=dict(learn=dict(epoch_per_collect=2, batch_groups=1)))),
     ]
 )
 def test_other_runs(own_folder, name, changes):
-    """Steps of gymnasium, several turns, a critic, a replay buffer, several steps."""
+    """Steps of gymnasium, several turns, a critic, one that learns alone at first (most weights have no gradient then),
+    a replay buffer, several steps."""
     from ding.entry import serial_pipeline
     main, create = configs(name, **changes)
     main.exp_name = 'a'
@@ -98,6 +103,22 @@ def test_code_that_a_config_names_runs_only_if_it_is_trusted(run, own_folder):
         f.write(text.replace("'import_names': ['ding_grpo']", "'import_names': ['ding_grpo', 'nobody']"))
     status, out = asked(verify, 'b')
     assert status == 2 and 'nobody' in out and 'add --trust' in out
+
+
+@pytest.mark.parametrize('command, words', [(verify, []), (branch, ['policy.learn.learning_rate=1']), (bisect, [])])
+def test_code_that_only_the_short_config_names_runs_only_if_it_is_trusted(run, own_folder, command, words):
+    """``GRPO`` writes it, and an update is made again by it; the complete one beside it may be harmless."""
+    shutil.copytree(run, 'b')
+    saved = config_of('b')
+    saved.create_config.policy.import_names = ['nobody']
+    (own_folder / 'b' / 'config.py').write_text(config_text(saved, 'config.py'), encoding='utf-8')
+    (own_folder / 'nobody.py').write_text("open('ran', 'w').close()", encoding='utf-8')
+    if command is bisect:  # which makes the update again where the runs part
+        rewrite('b', [*lines('b')[:2], dict(lines('b')[2], rate=1.0)])
+        words = [run]
+    status, out = asked(command, 'b', *words)
+    assert status > 0 and "create_config.policy.import_names = 'nobody'" in out and 'add --trust' in out
+    assert not (own_folder / 'ran').exists()
 
 
 def test_more_bits_in_the_chain_than_in_rounding(run, own_folder):
