@@ -24,11 +24,15 @@ ROUNDING = 1e-4  # relative; a first difference below is as small as rounding ma
 @click.option('--trust', is_flag=True, help='Import and run what the configs name, to make the update again.')
 def main(run_a: str, run_b: str, tolerance: float, again: bool, trust: bool) -> None:
     """Find the first update, stage, group, row, step or tensor in which two runs differ. The exit status is 1 if they
-    differ beyond the tolerance."""
-    for folder in (run_a, run_b):
-        check_folder(folder)
-    a, b = read_chain(run_a), read_chain(run_b)
-    found = parting(a, b, tolerance)
+    differ beyond the tolerance, and 2 after an error."""
+    try:
+        for folder in (run_a, run_b):
+            check_folder(folder)
+        a, b = read_chain(run_a), read_chain(run_b)
+        found = parting(a, b, tolerance)
+    except click.ClickException as error:
+        error.exit_code = 2
+        raise
     for line in [*settings_text(a, b), *parting_text(found, tolerance)]:
         echo(line)
     if found.difference is not None and found.difference.stage not in ('checkpoint', 'start') and again:
@@ -38,7 +42,7 @@ def main(run_a: str, run_b: str, tolerance: float, again: bool, trust: bool) -> 
 
 
 def settings_text(a: Chain, b: Chain) -> Iterator[str]:
-    """What differs before the first update."""
+    """What differs between the last starts of both runs."""
     one, two = (chain.begun(max(chain.updates)) for chain in (a, b))
     for what, found in (('machine', other_machine(one, two)), ('setting', other_settings(one, two))):
         for key, (x, y) in found.items():

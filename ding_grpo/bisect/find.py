@@ -1,6 +1,8 @@
 """Where two chains part."""
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional
 
+from ding_common import ConfigError
+
 from .chain import Chain
 from .stages import EXACT, Difference, Line, differences, first, tensors
 
@@ -18,11 +20,14 @@ class Parting(NamedTuple):
 
 
 def parting(a: Chain, b: Chain, tolerance: float) -> Parting:
-    """Of the updates that both have. A checkpoint from which one of them was resumed, and which is not as it was saved,
-    is a difference too, and so are the weights of their starts."""
+    """Of the updates that both have; raises ``ConfigError`` if there are none. A checkpoint from which one of them was
+    resumed, and which is not as it was saved, is a difference too, and so are the weights of their starts."""
     within: Dict[str, float] = {}
     since: Optional[int] = None
     common = sorted(a.updates.keys() & b.updates.keys())
+    if not common:
+        ranges = ', '.join(f'{chain.run} has {min(chain.updates)} to {max(chain.updates)}' for chain in (a, b))
+        raise ConfigError(f'the runs have no update in common: {ranges}.')
     for i, update in enumerate(common):
         for events in (_starts(a, b, update), differences(a.updates[update], b.updates[update], a.name)):
             found, passed = first(events, tolerance)

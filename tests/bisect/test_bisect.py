@@ -2,6 +2,7 @@
 import copy
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -153,8 +154,17 @@ def test_nothing_to_compare(run, own_folder):
     train('b', configs(policy=dict(instruments=dict(digests=False))), updates=1)
     assert not os.path.exists('b/log/learner/digests.jsonl')
     status, out = asked(bisect, run, 'b')
-    assert status == 1 and 'policy.instruments.digests=True' in out
+    assert status == 2 and 'policy.instruments.digests=True' in out
     assert 'digests' not in read_checkpoint('b/ckpt/iteration_1.pth.tar')
+
+
+def test_runs_without_a_common_update_are_not_equal(run, own_folder):
+    """Such as a run and its branch, which begins where the run ended."""
+    shutil.copytree(run, 'b')
+    begin, *_, last = lines('b')
+    rewrite('b', [dict(begin, begin=4), dict(last, update=4)])
+    assert asked(bisect, run,
+                 'b') == (2, f'Error: the runs have no update in common: {run} has 0 to 3, b has 4 to 4.\n')
 
 
 RUN = '''
