@@ -109,7 +109,7 @@ def _sampled(env: Dict[str, Any], model: Optional[str], paid: Optional[Part]) ->
 def of_data(path: Any, eval_path: Any, reward: Any, answer: Optional[str],
             model: Optional[str]) -> Tuple[EasyDict, EasyDict]:
     """The configs of data and a reward."""
-    if isinstance(path, str) and reward is None and os.path.splitext(path)[1] != '.py':
+    if reward is None and not (isinstance(path, str) and os.path.splitext(path)[1] == '.py'):
         raise ConfigError('--reward: data need one, such as rewards.py:correct.')
     return _configs(dict(type='file', path=path, eval_path=eval_path, reward=reward, answer=answer), model)
 

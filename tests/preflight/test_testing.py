@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from ding_common import ConfigError
 from ding_grpo.preflight import learning
 from ding_grpo.testing import assert_learns, assert_not_hackable
 from tests.preflight.test_command import ROWS
@@ -58,6 +59,13 @@ def test_a_reward_of_which_nothing_can_be_known(reward, told):
         assert_not_hackable(reward, ROWS)
     with pytest.raises(AssertionError, match=told):
         assert_learns(reward, ROWS)
+
+
+def test_no_reward_is_not_the_usual_one():
+    """A missing function would pass as the check that a task of files makes by default."""
+    for check in (assert_not_hackable, assert_learns):
+        with pytest.raises(ConfigError, match='--reward: data need one'):
+            check(None, ROWS)
 
 
 def test_a_healthy_reward(monkeypatch):
