@@ -33,8 +33,8 @@ class _Causes:
     def __init__(self, a: Chain, b: Chain, update: int, stage: str) -> None:
         self._a, self._b, self._update, self._stage = a, b, update, stage
         self._machine, self._keys = (of(a.begun(update), b.begun(update)) for of in (other_machine, other_settings))
-        found = [(start_of(chain.run, update), chain) for chain in (a, b)]
-        self._start = next((path for path, _ in found if path is not None), None)
+        starts = [start_of(chain.run, update) for chain in (a, b)]
+        self._start = max(filter(None, starts), key=number_of, default=None)
 
     def lines(self) -> Iterator[str]:
         number = 0 if self._start is None else number_of(self._start)

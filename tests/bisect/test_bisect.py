@@ -47,6 +47,16 @@ def test_one_of_two_changed_keys_makes_the_difference(run, own_folder):
     assert 'policy.learn.entropy.weight of RUN_B: makes the ' in out
 
 
+def test_the_newest_checkpoint_of_both_runs_is_the_start(own_folder):
+    """One of a run that keeps few of them may be too many updates before."""
+    for name, kept in (('a', 1), ('b', 3)):
+        train(name, learner=dict(hook=dict(save_ckpt_after_iter=1)))
+        rewrite(name, [*lines(name)[:4], dict(lines(name)[4], rate=float(kept))])
+        for number in {1, 2, 3, 4} - {kept}:
+            os.remove(f'{name}/ckpt/iteration_{number}.pth.tar')
+    assert 'Update 3 again, from b/ckpt/iteration_3.pth.tar:' in asked(bisect, 'a', 'b')[1]
+
+
 def test_one_changed_problem(own_folder):
     """At the update, the group and the number of the problem that was drawn first."""
     words = dict(words=[*map(str, range(10)), '+', '='])
