@@ -22,5 +22,11 @@ def write_records(path: str, groups: List[Collected]) -> None:
 
 def read_records(path: str, collect_iter: Optional[int]) -> Dict[Tuple[int, int], Any]:
     """The records of a collect by group and row; of a collect that a resumed run repeated, the last ones."""
-    mine = (each for each in json_lines(path) if each.get('collect_iter') == collect_iter)
-    return {(each['group'], each['row']): each['record'] for each in mine}
+    mine = (each for each in json_lines(path, _read) if each[0] == collect_iter)
+    return {place: record for _, place, record in mine}
+
+
+def _read(line: Dict[str, Any]) -> Tuple[int, Tuple[int, int], Any]:
+    if not line['record']:
+        raise ValueError('an empty record')
+    return line['collect_iter'], (line['group'], line['row']), line['record']

@@ -72,8 +72,9 @@ def test_of_an_update_that_a_resumed_run_repeated_the_last_record_counts(run, tm
     folder = tmp_path / 'log' / 'collector'
     folder.mkdir(parents=True)
     lines = [dict(collect_iter=i, group=0, row=0, record=[value]) for i, value in ((1, 'a'), (2, 'b'), (1, 'c'))]
+    lines += [dict(collect_iter=1, group=0, record=['no row']), dict(collect_iter=1, group=0, row=0, record=[])]
     (folder / 'records.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines), encoding='utf-8')
-    assert recorded(str(tmp_path), 1) == {(0, 0): ['c']}
+    assert recorded(str(tmp_path), 1) == {(0, 0): ['c']}  # lines that are no records are left out, and told
     assert recorded(str(tmp_path / 'none'), 1) == {}
 
 
