@@ -73,6 +73,7 @@ def test_the_rate_of_a_model(own_folder):
     mean = 128 / len(tokenizer)
     assert abs(right - mean) < 4 * (mean * (1 - 1 / len(tokenizer))) ** 0.5
     assert f'with a success rate of {right / 128:g}: ' in text
+    assert 40 <= int(re.search(r'and (\d+) % of groups of 8 have unequal rewards', text)[1]) < 100
     assert (Rate(0, 128, 0.).success, Rate(128, 128, 0.).success) == (0.5 / 128, 127.5 / 128)
 
 
