@@ -11,7 +11,7 @@ from ding_grpo.entry.pipeline import checked, running
 from ding_grpo.loop import run
 from ding_grpo.run.parts import Limits
 
-from .group_record import record_groups
+from .group_record import RecordingParts
 from .plan import Branch
 
 Configs = Tuple[EasyDict, EasyDict]
@@ -38,5 +38,4 @@ def try_out(branch: Branch, configs: Configs, seed: int, state: Dict[str, Any]) 
 def go_on(configs: Configs, seed: int, replays: bool, end: int) -> None:
     """Run a branch until an update, from its own newest checkpoint if it has one."""
     with running(configs, seed, None, None, Limits(updates=end), replays=replays) as parts:
-        record_groups(parts)
-        run(parts)
+        run(RecordingParts(**vars(parts)))

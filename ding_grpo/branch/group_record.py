@@ -21,17 +21,14 @@ class Group(NamedTuple):
 Groups = Dict[Tuple[int, int], Group]  # by the number of updates before they were sampled, and their own number
 
 
-def record_groups(parts: Parts) -> None:
-    """Append a line to a file for each group that a run collects from now on."""
-    path, collect = os.path.join(run_folder(parts.cfg.exp_name), _LOG), parts.collect
+class RecordingParts(Parts):
+    """The parts of a run that appends a line to a file for each group that it collects."""
 
-    def collect_and_record() -> List[Dict[str, Any]]:
-        samples = collect()
+    def collect(self) -> List[Dict[str, Any]]:
+        samples = super().collect()
         for sample in samples:
-            append_json(path, _record(sample))
+            append_json(os.path.join(run_folder(self.cfg.exp_name), _LOG), _record(sample))
         return samples
-
-    parts.collect = collect_and_record
 
 
 def _record(sample: Dict[str, Any]) -> Dict[str, Any]:

@@ -4,8 +4,9 @@ from typing import Optional, Tuple
 
 import click
 
-from ding_common import ConfigError, code_of, echo, read_total_config
+from ding_common import ConfigError, echo, read_total_config
 from ding_grpo.run.checkpoint import read_checkpoint
+from ding_grpo.sharing.portable import check_code
 
 from .changes import Changes, Fork
 from .feeding import recorded
@@ -45,12 +46,7 @@ def main(
     checkpoint = os.path.expanduser(checkpoint)
     run = run or os.path.dirname(os.path.dirname(os.path.abspath(checkpoint)))
     cfg = read_total_config(run)
-    code = code_of(cfg)
-    if code and not trust:
-        raise ConfigError(
-            f"CHECKPOINT = {checkpoint!r}: the config of its run would import or run {'; '.join(code):.600}. If you "
-            'trust this code, add --trust.'
-        )
+    check_code(run, trust)
     state = read_checkpoint(checkpoint)
     records = recorded(run, state.get('last_iter'))
     if records:

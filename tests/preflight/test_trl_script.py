@@ -44,6 +44,17 @@ def test_plain_strings():
     assert made('plain').max_new_tokens == 64
 
 
+def test_accuracy_reward_is_that_of_math_verify(folder):
+    pytest.importorskip('math_verify')
+    rows = [dict(prompt=f'Half of {2 * i}?', solution=f'${i}$') for i in range(1, 9)]
+    path = own(
+        folder, f'from trl import GRPOTrainer\nfrom trl.rewards import accuracy_reward\n'
+        f'GRPOTrainer("m", accuracy_reward, train_dataset={rows!r})'
+    )
+    text = told('--trl', path, '--no-trial', '--answer', 'solution')
+    assert 'reward accuracy_reward, weight 1\n' in text and '8 of 8 are paid' in text and 'findings: none' in text
+
+
 def test_conversations():
     """Completions are messages then; TRL's own reward is left out, a model is not loaded, and keeps its name."""
     pytest.importorskip('datasets')

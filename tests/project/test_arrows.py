@@ -12,7 +12,7 @@ from tests.processes import ROOT
 ROOMS = [
     'rl_utils', 'model', 'rollout', 'config', 'data', 'act', 'learn', 'logs', 'collect', 'evaluate', 'extras', 'engine',
     'instruments', 'run', 'policy', 'framework', 'envs', 'loop', 'entry', 'compat', 'check', 'words', 'from_ppo',
-    'compare', 'gradient_bench', 'replay', 'report', 'sharing', 'bisect', 'verify', 'branch', 'bonus', 'preflight',
+    'compare', 'gradient_bench', 'report', 'sharing', 'replay', 'bisect', 'verify', 'branch', 'bonus', 'preflight',
     'testing', 'pytest_plugin', 'completion', 'train', '__main__'
 ]
 PACKAGES = ('ding_common', 'ding_grpo', 'dizoo_llm')
