@@ -92,7 +92,7 @@ class Advantage(NamedTuple):
     def _compared(self, batch: Batch) -> Tensor:
         """The advantages of ``compare``, (B, ) or (B, S); with ``by_turn`` computed for turns."""
         steps = batch.turns() if self.by_turn and self.compare not in ('gae', 'tree') else batch
-        adv = getattr(self, f'_{self.compare}')(steps)
+        adv = _COMPARISONS[self.compare](self, steps)
         if adv.dim() == 1 or steps is batch:
             return adv
         return adv.gather(1, batch.turn.clamp(min=0)) * (batch.weight != 0)
@@ -164,6 +164,17 @@ class Advantage(NamedTuple):
             reward[rows, last] /= 1 - self.discount_factor
             tail[rows, 0] = reward[rows, last]
         return return_to_go(reward, self.discount_factor).to(dtype), tail.to(dtype)
+
+
+_COMPARISONS: Dict[str, Callable[[Advantage, Batch], Tensor]] = dict(  # by ``learn.advantage``
+    outcome=Advantage._outcome,
+    return_to_go=Advantage._return_to_go,
+    return_to_go_by_step=Advantage._return_to_go_by_step,
+    anchor=Advantage._anchor,
+    tree=Advantage._tree,
+    gae=Advantage._gae,
+    none=Advantage._none
+)
 
 
 def with_kl_in_reward(batch: Batch, beta: float, kl_type: str) -> Batch:
