@@ -60,7 +60,7 @@ class Sampler(Protocol):
 
 
 # By the type of ``policy.collect.engine``, imported when a config asks for it.
-ENGINES = dict(vllm='ding_grpo.engine.vllm:VllmSampler')
+ENGINES = dict(vllm='ding_grpo.engine.vllm:VllmSampler', recorded='ding_grpo.engine.recorded:RecordedSampler')
 
 
 def make_sampler(cfg: Dict, model: CausalLM) -> Sampler:

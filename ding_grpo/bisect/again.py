@@ -12,6 +12,7 @@ from easydict import EasyDict
 
 from ding_common import ConfigError, read_total_config
 from ding_grpo.data.capability import is_grpo
+from ding_grpo.engine.recorded import from_record
 from ding_grpo.entry.pipeline import running
 from ding_grpo.run.checkpoint import number_of, numbered
 from ding_grpo.run.parts import Limits
@@ -49,7 +50,7 @@ def again(
     if not is_grpo(total['policy']['type']):
         raise ConfigError(f"RUN = {run!r}: policy.type = {total['policy']['type']!r}, must be grpo.")
     saved = config_of(run)
-    main_config = _prepared(copy.deepcopy(saved.main_config), start, settings)
+    main_config = _prepared(copy.deepcopy(saved.main_config), run, start, settings)
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder, _threads(threads), redirect_stdout(io.StringIO()):
         main_config.exp_name = os.path.relpath(os.path.join(folder, 'run'))
         configs = main_config, saved.create_config
@@ -63,8 +64,8 @@ def again(
         return read_chain(main_config.exp_name)
 
 
-def _prepared(main_config: EasyDict, start: Optional[str], settings: Dict[str, Any]) -> EasyDict:
-    """A config for updates by one process that the model samples, which are neither saved nor copied anywhere."""
+def _prepared(main_config: EasyDict, run: str, start: Optional[str], settings: Dict[str, Any]) -> EasyDict:
+    """A config for updates by one process without an engine, which are neither saved nor copied anywhere."""
     for key, value in settings.items():
         _set(main_config, key, value)
     policy = main_config.policy
@@ -72,8 +73,7 @@ def _prepared(main_config: EasyDict, start: Optional[str], settings: Dict[str, A
     _set(policy, 'run.num_updates', None)
     _set(policy, 'instruments.digests', True)
     _set(policy, 'learn.resume_training', start is not None)
-    if policy.get('collect', {}).get('engine') is not None:
-        policy.collect.engine = None
+    from_record(policy, run)
     _set(policy, 'learn.learner.hook.report', dict(type='grpo_report', priority=90, position='before_run'))
     if start is not None:
         _set(policy, 'learn.learner.hook.load_ckpt_before_run', start)

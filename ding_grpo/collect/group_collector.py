@@ -211,10 +211,8 @@ class GroupCollector(ISerialCollector):
             return []
         target = self._learns.cfg.collect.groups if n_sample is None else n_sample
         done, replaced, clock, memory = self._source.sample(target, train_iter, policy_kwargs or {})
-        infos = [info for group in [*done, *replaced] for info in group.infos]
-        scored = [info for info in infos if 'return' in info and info.get('failed') is None]
-        self._learns.observers.sampled([info['return'] for info in scored])
-        failures = [info.get('failed') for info in infos]
+        self._learns.observers.sampled([*done, *replaced])
+        failures = [info.get('failed') for group in [*done, *replaced] for info in group.infos]
         check_failures(failures, self._cfg.max_failed, 'policy.collect.collector.max_failed', 'are dropped')
         shares = dict(replaced_groups=len(replaced), **{f'seconds_{part}': value for part, value in clock.items()})
         shares['dropped_tokens'] = sum(group.dropped_tokens for group in [*done, *replaced])

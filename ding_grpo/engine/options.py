@@ -21,6 +21,7 @@ class EngineOptions(NamedTuple):
     folder: str = '/dev/shm'  # through which weights go; trainer and servers see it, and it is as large as them
     seconds: float = 600.0  # for the answer to one request
     patience: float = 300.0  # seconds to wait for a server that does not answer, or that begins
+    record: bool = False  # whether to write the rows, so that updates can be made again: log/collector/rows
 
     @classmethod
     def of(cls, engine: Dict[str, Any]) -> 'EngineOptions':
@@ -38,7 +39,7 @@ class EngineOptions(NamedTuple):
                 raise ConfigError(f'{KEY}.launch.python: missing; must be the Python of an environment with vLLM.')
             launch = Launch(launch['python'], tuple(map(str, launch.get('args', ()))), dict(launch.get('env', {})))
         urls = () if url is None else tuple(u.rstrip('/') for u in ([url] if isinstance(url, str) else url))
-        rest = {key: value for key, value in engine.items() if key in ('folder', 'seconds', 'patience')}
+        rest = {key: value for key, value in engine.items() if key in ('folder', 'seconds', 'patience', 'record')}
         return cls(urls, launch, **rest)
 
 
@@ -88,6 +89,13 @@ def check_sampling(cfg: Dict) -> None:
             f'policy.model.quantize = {cfg.model.quantize!r}: not available with {KEY}, whose base is another. Set '
             'it to None.'
         )
+    if collect.extra_rows > 0 and collect.engine.get('record'):
+        raise ConfigError(
+            f'policy.collect.extra_rows = {collect.extra_rows}: not available with {KEY}.record = True, since rows '
+            'that are ended are not recorded. Set it to 0.'
+        )
+    if cfg.multi_gpu and collect.engine.get('record'):
+        raise ConfigError(f'{KEY}.record = True: not available with policy.multi_gpu = True. Set it to False.')
     if cfg.multi_gpu and cfg.collect.engine.get('launch') is not None:
         raise ConfigError(
             f'{KEY}.launch = {dict(cfg.collect.engine.launch)!r}: not available with policy.multi_gpu = True, whose '

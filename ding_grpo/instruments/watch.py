@@ -128,7 +128,9 @@ class Watch(Observer):
     def _tell(self, cause: str, figures: Dict[str, Any]) -> None:
         self.history.found.append(dict(dict(update=self.history.updates, cause=cause), **figures))
 
-    def sampled(self, returns: List[float]) -> None:
+    def sampled(self, groups: List['Collected']) -> None:  # noqa
+        infos = [info for group in groups for info in group.infos]
+        returns = [info['return'] for info in infos if 'return' in info and info.get('failed') is None]
         if returns:
             self.history.add_returns(returns)
 

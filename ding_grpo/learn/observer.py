@@ -34,8 +34,8 @@ class Observer:
     def begin(self, learner: 'BaseLearner', collector: 'GroupCollector') -> None:  # noqa
         """Called before the first collect, and after a resumed run has been restored."""
 
-    def sampled(self, returns: List[float]) -> None:
-        """The returns of the training episodes of a collect, as evaluations count them."""
+    def sampled(self, groups: List['Collected']) -> None:  # noqa
+        """The groups of a collect, also those that were replaced."""
 
     def compared(self, batch: Batch, advantage: Advantage) -> Dict[str, Tensor]:
         """Advantages of the rows by other methods, which mini-batches will have in ``other_adv``."""
@@ -69,7 +69,8 @@ class Observer:
 
 
 OBSERVERS: Dict[str, Asked] = dict(
-    engine=Asked(lambda cfg: cfg.collect.engine is not None, 'ding_grpo.engine.gap_check:GapCheck'),
+    engine=Asked(lambda cfg: (cfg.collect.engine or {}).get('type') == 'vllm', 'ding_grpo.engine.gap_check:GapCheck'),
+    rows=Asked(lambda cfg: (cfg.collect.engine or {}).get('record', False), 'ding_grpo.engine.recorded:RowRecord'),
     tokens=Asked(
         lambda cfg: cfg.instruments.tokens_every is not None, 'ding_grpo.instruments.token_record:TokenRecord'
     ),

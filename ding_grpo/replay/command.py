@@ -5,6 +5,7 @@ from typing import Optional, Tuple
 import click
 
 from ding_common import ConfigError, echo, read_total_config
+from ding_grpo.engine.recorded import from_record
 from ding_grpo.run.checkpoint import read_checkpoint
 from ding_grpo.sharing.portable import check_code
 
@@ -47,6 +48,7 @@ def main(
     run = run or os.path.dirname(os.path.dirname(os.path.abspath(checkpoint)))
     cfg = read_total_config(run)
     check_code(run, trust)
+    from_record(cfg['policy'], run)
     state = read_checkpoint(checkpoint)
     records = recorded(run, state.get('last_iter'))
     if records:

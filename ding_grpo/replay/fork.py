@@ -33,7 +33,7 @@ def forked(cfg: Dict[str, Any], state: Dict[str, Any], group: int, fork: Fork, r
     _check(record, fork, batch)
     metrics = batch_metrics(Batch.of(samples), policy.actor.length_name)
     tree = TreePlan((len(batch), ), lambda point: point.tokens >= fork.step, root=fork.row)
-    again = collect(run_config(cfg, Changes()), state, group, Changes(forces=_borrowed(record, fork)), records, tree)
+    again = collect(run_config(cfg, Changes()), state, group, Changes(forces=_own(record, fork)), records, tree)
     _, (new, ) = _of_group(*again, group)
     return Forked(Replayed(dict(train_iter=state['last_iter'], **record), metrics, len(samples)), fork, new['rows'])
 
@@ -44,11 +44,10 @@ def _of_group(policy: Any, samples: List[Dict[str, Any]], group: int) -> Tuple[B
     return batch, sampled(batch, policy.spec.tokenizer)
 
 
-def _borrowed(record: Dict[str, Any], fork: Fork) -> List[Force]:
-    """What a row of a tree took from others, which it would now sample by itself."""
+def _own(record: Dict[str, Any], fork: Fork) -> List[Force]:
+    """The tokens of a row, some of which it may not sample by itself: those of a tree's other rows, or of an engine."""
     row = record['rows'][fork.row]
-    steps = enumerate(zip(row['action'], row.get('leader', ())))
-    return [Force(fork.row, t, action) for t, (action, leader) in steps if leader != fork.row and row['own'][t]]
+    return [Force(fork.row, t, action) for t, action in enumerate(row['action']) if row['own'][t]]
 
 
 def _check(record: Dict[str, Any], fork: Fork, batch: Batch) -> None:

@@ -75,6 +75,8 @@ def collect(
         raise ConfigError('CHECKPOINT: does not contain the whole state of its run, so its groups cannot be rebuilt.')
 
     records = _valid(records, cfg, group, changes, tree)
+    if tree is not None:
+        cfg.policy.collect.engine = None
     if records:
         cfg.env.manager.type = 'replay'
 
@@ -112,13 +114,14 @@ def _valid(records: Records, cfg: EasyDict, group: int, changes: Changes, tree: 
 
 
 def run_config(cfg: Dict[str, Any], changes: Changes) -> EasyDict:
-    """The config of a run with changes, for groups of one process that the model samples."""
+    """The config of a run with changes, for groups of one process that no server samples."""
     import_module(cfg['policy'].get('import_names', []))
     if not is_grpo(cfg['policy'].get('type')):
         raise ConfigError(f"policy.type = {cfg['policy'].get('type')!r}: only groups of grpo can be replayed.")
     cfg = copy.deepcopy(cfg)
     changes.apply(cfg)
-    cfg['policy']['collect']['engine'] = None  # the model samples, from the same distribution
+    if changes.settings:
+        cfg['policy']['collect']['engine'] = None  # the model samples, from the same distribution
     extra = cfg['policy']['collect'].get('extra_rows', 0)
     if extra > 0 and (changes.forces or changes.rewards):
         raise ConfigError(

@@ -25,7 +25,10 @@ def _is_place(value: Any) -> bool:
 PLACES = ('tokens', 'turns', 'entropy', 'sentences')
 _BRANCHES = Rule('a list of integers of at least 2', lambda v: _integers(v, 2))
 _TOKENS = Rule('a list of ascending integers of at least 1', lambda v: _integers(v, 1) and list(v) == sorted(set(v)))
-_ENGINE = Rule("a dict with type='vllm'", lambda v: isinstance(v, dict) and v.get('type') == 'vllm')
+_ENGINE = Rule(
+    "a dict with type='vllm' or type='recorded'", lambda v: isinstance(v, dict) and v.get('type') in
+    ('vllm', 'recorded')
+)
 
 COLLECT = dict(
     # (int) Groups in one collect.
@@ -99,7 +102,8 @@ COLLECT = dict(
     # environments whose starts hardly differ. Completions of a group always have the same prompt.
     shared_start=True,
     # (Optional[dict]) Samples instead of the model, as ``dict(type='vllm', url='http://127.0.0.1:8000')``, see
-    # docs/guides/vllm.md. For language models. None: the model samples.
+    # docs/guides/vllm.md, or ``dict(type='recorded', run=FOLDER)``: rows that such a run recorded. For language models.
+    # None: the model samples.
     engine=optional(_ENGINE),
     # (int) Groups are sampled in another process while this one learns, with weights that are at most this many
     # updates old (docs/guides/scaling.md). More than 1 needs ``engine``. For ``-m serial_onpolicy`` on CPUs, in a run

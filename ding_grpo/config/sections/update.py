@@ -45,9 +45,9 @@ UPDATE = dict(
     # (float) Learning rate of the optimizer. Rates of the shipped configs, for AdamW: pretrained models 1e-6 (0.5 B
     # parameters) and 1e-5 to 2e-5 (0.1 B); LoRA 2e-5 (0.5 B); language models of up to some million parameters,
     # trained from scratch, 1e-4 to 5e-4; the networks of CartPole, Acrobot, Pendulum and LunarLander 3e-4 to 3e-3.
-    learning_rate=Key(1e-5, POSITIVE),
+    learning_rate=Key(1e-5, Rule.number(0, 1000, open_low=True)),
     # (float) Weight decay of the optimizer.
-    weight_decay=Key(0.0, Rule.number(0)),
+    weight_decay=Key(0.0, Rule.number(0, 1000)),
     lr_scheduler=dict(
         # (str) A schedule of ``transformers.get_scheduler``. It counts updates, including those without an
         # optimizer step. A decay helps to keep a solved task solved.
