@@ -2,15 +2,22 @@
 import glob
 import json
 import os
+from types import SimpleNamespace as Namespace
 
 import pytest
 import torch
 from click.testing import CliRunner
+from easydict import EasyDict
 
 from ding_common import ConfigError
+from ding_grpo.act.sampler import ModelSampler, RowRequest
+from ding_grpo.engine.recorded import RecordedSampler, RowRecord, from_record
 from ding_grpo.model import CausalLM
 from ding_grpo.replay.command import main as replay
+from ding_grpo.rollout import Sampling
 from ding_grpo.verify import main as verify
+from dizoo_llm.envs.spec import TokenSpec
+from tests.engine.conftest import Letters, make_model
 from tests.runs import metrics, train
 from tests.shipped import small
 
@@ -95,6 +102,71 @@ def test_a_run_learns_what_its_record_says(trained):
     for before, after in zip(metrics('run'), metrics('again')):
         for name in ('total_loss', 'reward_mean', 'grad_norm', 'entropy'):
             assert before[name] == after[name]
+
+
+# Rows of collect 4: two turns with a reply (9, 9) between them, and two texts of one episode.
+SAMPLE = dict(
+    group_id=2,
+    collect_iter=4,
+    prompts=[torch.tensor(ids) for ids in ([3], [3], [4, 4])],
+    episode=torch.tensor([0, 1, 1]),
+    length=torch.tensor([5, 1, 2]),
+    action=torch.tensor([[5, 6, 9, 9, 7], [8, 0, 0, 0, 0], [10, 11, 0, 0, 0]]),
+    weight=torch.tensor([[1., 1, 0, 0, 1], [1, 0, 0, 0, 0], [1, 1, 0, 0, 0]]),
+    turn=torch.tensor([[0, 0, 0, 0, 1], [0, -1, -1, -1, -1], [0, 0, -1, -1, -1]]),
+    logp_old=torch.tensor([[-.1, -.2, 0, 0, -.3], [-.4, 0, 0, 0, 0], [-.5, -.6, 0, 0, 0]]),
+    sampled_after=torch.tensor([[20, 21, -1, -1, 22], [20, -1, -1, -1, -1], [21, 21, -1, -1, -1]]),
+    kept=torch.tensor([[[5, 1], [6, 2], [-1, -1], [-1, -1], [7, 3]], [[8, -1]] * 5, [[10, 4]] * 5]),
+)
+
+
+@pytest.fixture
+def recorded():
+    """The sampler of a record with ``SAMPLE``."""
+    actor = Namespace(sampler=Namespace(exact=False))
+    record = RowRecord(Namespace(actor=actor))
+    record.begin(Namespace(exp_name='run'), None)
+    record.sampled([Namespace(sample=SAMPLE)])
+    policy = EasyDict(collect=dict(engine=dict(type='vllm', record=True), max_staleness=2, in_flight=True))
+    from_record(policy, 'run')
+    assert policy.collect.pop('engine') == dict(type='recorded', run=os.path.abspath('run'))
+    assert policy.collect == dict(max_staleness=0, in_flight=False)
+    model = make_model()
+    sampler = RecordedSampler(EasyDict(collect=dict(engine=dict(type='recorded', run='run'))), model)
+    sampler.bind(TokenSpec(Letters(), (1, ), 36, 8, 6, dict(right=1.), 1, 6, None), Sampling(top_k=2))
+    return sampler, model
+
+
+def request(prompts, rows, **kwargs):
+    keys = {i: (4, 2, row) for i, row in enumerate(rows)}
+    uniform = torch.rand(len(rows), 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    return RowRequest(list(range(len(rows))), [torch.tensor(ids) for ids in prompts], keys, uniform, **kwargs)
+
+
+def test_each_request_gets_the_row_that_its_prompt_got(recorded):
+    sampler, _ = recorded
+    found = sampler.sample(request([[4, 4], [3], [3], [3, 5, 6, 9, 9]], rows=[1, 1, 0, 0]))
+    assert not sampler.exact
+    assert found.action.tolist() == [[10, 11], [8, -1], [5, 6], [7, -1]] and found.length.tolist() == [2, 1, 2, 1]
+    assert torch.equal(found.logp, torch.tensor([[-.5, -.6], [-.4, 0], [-.1, -.2], [-.3, 0]]))
+    assert found.sampled_after.tolist() == [[21, 21], [20, -1], [20, 21], [22, -1]]
+    assert found.kept.tolist() == [[[10, 4]] * 2, [[8, -1], [-1, -1]], [[5, 1], [6, 2]], [[7, 3], [-1, -1]]]
+
+
+def test_rows_beside_a_forced_one_are_those_of_the_record(recorded, capsys):
+    sampler, model = recorded
+    asked_for = request([[3], [3], [4, 4]], rows=[0, 1, 1], forced={(1, 0): 3}, limit=torch.tensor([6, 2, 6]))
+    alone = ModelSampler(model)
+    alone.bind(TokenSpec(Letters(), (1, ), 36, 8, 6, dict(right=1.), 1, 6, None), Sampling(top_k=2))
+    own = alone.sample(
+        RowRequest([1], [torch.tensor([3])], {}, asked_for.uniform[1:2], torch.tensor([2]), {(0, 0): 3})
+    )
+    found = sampler.sample(asked_for)
+    assert 'the model samples 1 of 3 rows' in capsys.readouterr().out
+    assert found.action[1].tolist() == own.action[0].tolist() and found.action[1, 0] == 3
+    assert torch.equal(found.logp[1], own.logp[0]) and torch.equal(found.kept[1], own.kept[0])
+    assert found.action[0].tolist() == [5, 6] and found.action[2].tolist() == [10, 11]
+    assert found.sampled_after.tolist() == [[20, 21], [21, 21], [21, 21]]
 
 
 @pytest.mark.parametrize(
