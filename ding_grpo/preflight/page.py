@@ -19,7 +19,7 @@ def write_page(path: str, name: str, parts: List[Part]) -> None:
         sections += [
             f"<div class=finding><p><b>{html.escape(f['cause'])}</b>: {html.escape(f['message'])}</p></div>"
             for f in part.findings
-        ] or ['<div class=none><p>nothing found</p></div>']
+        ] or ['<div class=none><p>nothing found</p></div>'] * part.examined
         sections.append(f"<pre>{html.escape(chr(10).join(part.lines))}</pre>")
     title = f'Before a run: {html.escape(name)}'
     text = f'<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n<title>{title}</title>\n<style>{_STYLE}</style>\n' \

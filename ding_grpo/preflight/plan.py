@@ -21,6 +21,7 @@ UNEQUAL = 8  # groups with unequal rewards that an update should have on average
 LENGTH = 256  # tokens of a completion, where nothing says how many
 MICRO = 8192  # tokens that learning reads at a time
 RATE = 1e-6  # learning rate with which runs of pretrained models usually start
+ENDS = ('_trl.json', '_verl.txt', '_config.py')  # of the files beside a page
 _CONFIG = '''"""A start, for a success rate of {success:g}; `python -m ding_grpo.preflight` made this file."""
 from easydict import EasyDict
 
@@ -135,13 +136,20 @@ def write_plan(base: str, success: float, env: Dict[str, Any], model: Optional[s
     """Write the config, TRL's arguments and verl's beside a page, and return the paths."""
     plan, length = plan_for(success), env.get('max_new_tokens', LENGTH)
     weights = list(env.get('reward_weights', {}).values())
-    files = {
-        f'{base}_trl.json': json.dumps(trl_arguments(plan, length, weights), indent=2) + '\n',
-        f'{base}_verl.txt': '\n'.join(verl_arguments(plan, env, model, length)) + '\n',
-        f'{base}_config.py': config_text(success, env, model, length),
-    }
-    written = {path: text for path, text in files.items() if text is not None}
+    texts = (
+        json.dumps(trl_arguments(plan, length, weights), indent=2) + '\n',
+        '\n'.join(verl_arguments(plan, env, model, length)) + '\n',
+        config_text(success, env, model, length),
+    )
+    written = {base + end: text for end, text in zip(ENDS, texts) if text is not None}
     for path, text in written.items():
         with open(path, 'w', encoding='utf-8') as f:
             f.write(text)
     return list(written)
+
+
+def of_earlier(base: str, written: List[str]) -> List[Part]:
+    """The files that an earlier plan has left beside a page, and that this one has not written."""
+    left = [base + end for end in ENDS if base + end not in written and os.path.exists(base + end)]
+    line = f"{', '.join(left)}: of an earlier plan, left as found. Delete what does not belong to this page"
+    return [Part('files beside this page', [line], [], examined=False)] if left else []

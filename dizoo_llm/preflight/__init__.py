@@ -25,7 +25,10 @@ def examine(task: Task, options: Dict[str, Any], tokens: bool, scores: bool = Tr
         - scores (:obj:`bool`): Whether the reward is examined.
     """
     yield 'data', of_data(task)
-    if scores and not task.has_turns and task.environment is None:
+    if scores and (task.has_turns or task.environment is not None):
+        told = 'not examined: this task has several turns, and its score follows all of them'
+        yield 'reward', Found([told], [], examined=False)
+    elif scores:
         yield 'reward', of_reward(task, {**task.weights, **options['reward_weights']})
     if tokens:
         yield 'prompts', of_prompts(task, options)

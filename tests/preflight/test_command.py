@@ -85,6 +85,37 @@ def test_long_completions_are_left_out(files, tmp_path):
     assert part.lines == ['left out: its scores would take 768 s'] and part.findings == []
 
 
+def test_a_scorer_that_ends_the_process(files):
+    """It fails for this text alone, and the page is written. Its own processes may end as they like."""
+    (files / 'exits.py').write_text(
+        'import os\n\n\ndef exits(completion, answer):\n'
+        '    if os.fork() == 0:\n        os._exit(0)\n'
+        "    return os._exit(7) if 'the the' in completion else float(completion == answer)\n",
+        encoding='utf-8'
+    )
+    text = told('--data', 'train.jsonl', '--reward', 'exits.py:exits', '--no-trial', code=1)
+    line, = (line for line in text.splitlines() if 'finding,' in line)
+    assert 'junk_not_scored: the scorer fails for junk (repeated): FileTask raised SystemExit: os._exit(7)' in line
+    assert text.endswith('findings: 1 (preflight.html)\n') and (files / 'preflight.html').exists()
+
+
+def test_a_model_that_does_not_exist_ends_the_command_at_once(files, monkeypatch):
+    """The hub is asked once."""
+    asked = []
+
+    def model_info(self, name, timeout):
+        asked.append(name)
+        raise OSError('no such host')
+
+    monkeypatch.setattr('huggingface_hub.HfApi.model_info', model_info)
+    text = told('--data', 'train.jsonl', '--reward', 'rewards.py:last', '--model', 'nobody/nothing', code=2)
+    assert text.splitlines()[-1] == (
+        "Error: env.tokenizer.pretrained = 'nobody/nothing': not a folder, not in the cache, and not available from "
+        'the hub (OSError: no such host)'
+    )
+    assert asked == ['nobody/nothing'] and 'data\n' not in text
+
+
 def test_data_of_verl(files, tmp_path):
     rows = [
         dict(
@@ -110,6 +141,13 @@ def test_a_column_of_answers(files, tmp_path):
     )
     given = ['--data', 'other.jsonl', '--reward', 'other.py:last', '--no-trial']
     assert 'no problem has an answer' in told(*given) and '8 of 8 are paid' in told(*given, '--answer', 'target')
+
+
+def test_rewards_of_several_turns_are_not_examined(files):
+    text = told('-c', 'guess_grpo')
+    assert 'reward\n  not examined: this task has several turns, and its score follows all of them\n' in text
+    with open('preflight.html', encoding='utf-8') as f:
+        assert f.read().count('nothing found') == 2  # of data and prompts
 
 
 def test_a_config():

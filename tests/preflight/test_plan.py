@@ -97,6 +97,11 @@ def test_the_files(own_folder):
     complete(made, create)
     assert (made.policy.group_size, made.policy.collect.groups, made.policy.learn.batch_groups) == (8, 10, 10)
     assert made.env.task.reward == 'rewards.py:last' and made.policy.model.pretrained == 'model'
+    told_again = told(*given)  # without the model, and so without a config
+    assert '\n  preflight_config.py: of an earlier plan, left as found.' in told_again
+    with open('preflight.html', encoding='utf-8') as f:
+        assert 'preflight_config.py: of an earlier plan' in f.read()
+    assert 'earlier' not in told(*given, '--model', 'model') and 'earlier' not in told(*given[:-2], '--out', 'a.html')
     with open('preflight_trl.json', encoding='utf-8') as f:
         assert json.load(f) == trl_arguments(plan_for(0.2), 256, [])
     with open('preflight_verl.txt', encoding='utf-8') as f:
