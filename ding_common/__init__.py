@@ -13,5 +13,5 @@ from .errors import (
 )
 from .files import check_is_file, check_links, import_name, run_file
 from .output.json_lines import append_json, json_lines, read_json_lines
-from .output.printable import echo, printable
+from .output.printable import counted, echo, printable
 from .quiet import ending_at_once, import_ding, importing, is_program

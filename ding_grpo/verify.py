@@ -8,7 +8,7 @@ from ding_common import echo
 from ding_grpo.compare.command import Values
 
 from .bisect.again import again, by_start
-from .bisect.chain import Chain, other_machine, read_chain
+from .bisect.chain import Chain, other_machine, pairs, read_chain
 from .bisect.find import altered
 from .bisect.stages import EXACT, differences, first
 from .report.command import check_folder
@@ -71,7 +71,7 @@ def _verified(chain: Chain, start: Optional[str], updates: List[int], tolerance:
     place = 'the start' if start is None else os.path.basename(start)
     machine = other_machine(chain.begun(updates[0]), made.begins[-1])
     if machine:
-        echo(f"from {place}: other than the run's machine: {_pairs(machine)}")
+        echo(f'from {place}: this process has {pairs(machine)} in the run')
     changed = next(altered(chain.run, made.begins), None)
     if changed is not None:
         echo(f'from {place}: {changed.place} is not as the run has saved it')
@@ -80,17 +80,13 @@ def _verified(chain: Chain, start: Optional[str], updates: List[int], tolerance:
         right = found is None and changed is None
         if found is not None:
             size = '' if found.size == EXACT else f', relative difference {found.size:.1e}'
-            told = f'not what the run says, from {found.stage} on: {found.place}: {found.values}{size}'
+            told = f'differs from the run (run / again), first in {found.stage}: {found.place}: {found.values}{size}'
         else:
             told = 'as the run says' + (
                 f', but for rounding ({max(within.values()):.1e})' if within else ', bit for bit'
             )
         echo(f'update {update}, from {place}: {told}')
         yield right
-
-
-def _pairs(found: dict) -> str:
-    return ', '.join(f'{key} {y}, of the run {x}' for key, (x, y) in found.items())
 
 
 if __name__ == '__main__':

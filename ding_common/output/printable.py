@@ -15,6 +15,11 @@ def printable(text: str, escape: Callable[[str], str] = lambda c: repr(c)[1:-1])
     return ''.join(c if c.isprintable() or c == '\n' or unicodedata.category(c) == 'Zs' else escape(c) for c in text)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things: 1 update, 2 updates."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def echo(text: str, err: bool = False) -> None:
     """Print a text that may quote a model or a data file."""
     click.echo(printable(text), err=err)

@@ -10,8 +10,8 @@ import torch
 from ding.utils import import_module
 from easydict import EasyDict
 
-from ding_common import ConfigError, read_total_config
-from ding_grpo.data.capability import is_grpo
+from ding_common import read_total_config
+from ding_grpo.data.capability import check_grpo
 from ding_grpo.engine.recorded import from_record
 from ding_grpo.entry.pipeline import running
 from ding_grpo.run.checkpoint import number_of, numbered
@@ -47,8 +47,7 @@ def again(
     """
     total = read_total_config(run)
     import_module(total['policy'].get('import_names', []))
-    if not is_grpo(total['policy']['type']):
-        raise ConfigError(f"RUN = {run!r}: policy.type = {total['policy']['type']!r}, must be grpo.")
+    check_grpo(run, total['policy']['type'])
     saved = config_of(run)
     main_config = _prepared(copy.deepcopy(saved.main_config), run, start, settings)
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder, _threads(threads), redirect_stdout(io.StringIO()):

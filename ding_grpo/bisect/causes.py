@@ -8,7 +8,7 @@ from ding_grpo.run.checkpoint import number_of
 from ding_grpo.sharing.portable import check_code
 
 from .again import again, start_of
-from .chain import Chain, other_machine, other_settings
+from .chain import Chain, other_machine, other_settings, pairs
 from .find import line_parting
 from .stages import Difference, order
 
@@ -43,45 +43,48 @@ class _Causes:
             return
         place = self._start or 'the start'
         yield f'Update {self._update} again, from {place}:'
-        own = self._try(self._a, self._a)
-        yield f'  under the settings of RUN_A: {_told(own, "RUN_A")}'
-        if own is not None and own.stage == 'scored':
+        found = []
+        for chain, name in ((self._a, 'RUN_A'), (self._b, 'RUN_B')):
+            made = self._again(chain)
+            found.append(self._difference(made, chain))
+            yield f'  under the settings of {name}: {_told(found[-1], name)}'
+            here = other_machine(chain.begun(self._update), made.begins[-1])
+            if found[-1] is not None and here:
+                yield f'    this process has {pairs(here)} in {name}'
+        if found[0] is not None and found[0].stage == 'scored':
             yield '  The same rows get other rewards: the scorer is not deterministic.'
-        other = self._try(self._b, self._b)
-        yield f'  under the settings of RUN_B: {_told(other, "RUN_B")}'
-        if own is None and other is None:
+        fixed = sorted(self._machine.keys() - {SWITCHED})
+        if found == [None, None]:
             yield from self._each()
-        elif own is None and self._machine.keys() - {SWITCHED}:
-            yield f"  Left as a cause, and not possible here: {', '.join(sorted(self._machine.keys() - {SWITCHED}))}"
+        elif None in found and fixed:
+            yield f"  Left as a cause, and not possible here: {', '.join(fixed)}"
 
-    def _try(self,
-             settings: Chain,
-             compared: Chain,
-             threads: Optional[int] = None,
-             keys: Dict[str, Any] = {}) -> Optional[Difference]:
-        """The first difference of the update under the settings of one run, with other values of ``keys``, from the
-        line of another one."""
+    def _again(self, settings: Chain, threads: Optional[int] = None, keys: Dict[str, Any] = {}) -> Chain:
+        """The update under the settings of a run, with other threads or other values of ``keys``."""
         if threads is None:
             threads = int(settings.begun(self._update)['machine'].get('threads', 1))
-        made = again(settings.run, self._start, self._update, threads, keys)
-        return line_parting(made.updates[self._update], compared.updates[self._update], made.name, 0.)
+        return again(settings.run, self._start, self._update, threads, keys)
+
+    def _difference(self, made: Chain, compared: Chain) -> Optional[Difference]:
+        """The first one between the update that was made again and that of a run."""
+        return line_parting(compared.updates[self._update], made.updates[self._update], made.name, 0.)
 
     def _each(self) -> Iterator[str]:
         """With one setting of RUN_B alone, which makes the difference."""
         if SWITCHED in self._machine:
             threads = int(self._machine[SWITCHED][1])
-            yield f"  RUN_A's with {threads} threads: {self._makes(self._try(self._a, self._b, threads))}"
+            yield f"  RUN_A's with {threads} threads: {self._makes(self._again(self._a, threads))}"
         values = dict(leaves(read_total_config(self._b.run)))
         for key in [key for key in self._keys if key in values][:MOST_KEYS] if self._several else ():
             try:
-                found = self._makes(self._try(self._a, self._b, keys={key: values[key]}))
+                found = self._makes(self._again(self._a, keys={key: values[key]}))
             except ConfigError as error:
                 found = f'not possible ({describe(error):.200})'
             yield f"  RUN_A's with {key} of RUN_B: {found}"
 
-    def _makes(self, left: Optional[Difference]) -> str:
-        """What one setting alone does, given the first difference from RUN_B that is left."""
-        stages = order(self._a.updates[self._update])
+    def _makes(self, made: Chain) -> str:
+        """What one setting alone does, with which the update of RUN_A was made again."""
+        left, stages = self._difference(made, self._b), order(self._a.updates[self._update])
         if left is None:
             return 'makes the whole difference'
         if stages.index(left.stage) > stages.index(self._stage):
@@ -96,4 +99,4 @@ class _Causes:
 def _told(difference: Optional[Difference], run: str) -> str:
     if difference is None:
         return f'as {run} has recorded it'
-    return f'other than {run} from {difference.stage} on ({difference.place}: {difference.values})'
+    return f'differs from {run} ({run} / again), first in {difference.stage}: {difference.place}: {difference.values}'

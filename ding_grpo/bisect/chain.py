@@ -2,7 +2,7 @@
 import os
 from typing import Any, Dict, List, NamedTuple
 
-from ding_common import ConfigError, check_links, read_json_lines
+from ding_common import ConfigError, check_links, read_json_lines, read_total_config
 
 FILE = os.path.join('log', 'learner', 'digests.jsonl')
 # Keys that decide where a run begins and ends, what it saves and shows, and no update.
@@ -35,8 +35,10 @@ def read_chain(run: str) -> Chain:
     """Raises ``ConfigError`` if a folder has no chain."""
     path = os.path.join(run, FILE)
     if not os.path.isfile(path):
+        kind = str(read_total_config(run)['policy']['type']).removesuffix('_command')
         raise ConfigError(
-            f'{path}: there is no such file. A run writes it with policy.instruments.digests=True, the default.'
+            f'RUN = {run!r}: contains no {FILE}. Runs of grpo write this file, unless policy.instruments.digests='
+            f'False; this one has policy.type = {kind!r}.'
         )
     check_links(path, 'RUN')
     lines = read_json_lines(path)
@@ -55,6 +57,11 @@ def other_settings(a: Dict[str, Any], b: Dict[str, Any]) -> Dict[str, tuple]:
 def other_machine(a: Dict[str, Any], b: Dict[str, Any]) -> Dict[str, tuple]:
     """The versions, and what else of the machine decides rounding, that differ between two starts."""
     return _other(a['machine'], b['machine'])
+
+
+def pairs(found: Dict[str, tuple]) -> str:
+    """What differs between a recorded start and this process."""
+    return ', '.join(f'{key} {here}, but {recorded}' for key, (recorded, here) in found.items())
 
 
 def _other(a: Dict[str, str], b: Dict[str, str]) -> Dict[str, tuple]:

@@ -3,7 +3,7 @@ from typing import Iterator
 
 import click
 
-from ding_common import echo
+from ding_common import counted, echo
 from ding_grpo.report.command import check_folder
 
 from .causes import causes
@@ -55,9 +55,11 @@ def parting_text(found: Parting, tolerance: float) -> Iterator[str]:
         yield f'rounding within the tolerance of {tolerance:g}, from update {found.since} on; largest by stage: {sizes}'
     difference = found.difference
     if difference is None:
-        yield f"{found.same} updates of both runs are equal{', but for rounding' if found.within else ''}"
+        are = 'is' if found.same == 1 else 'are'
+        yield f"{counted(found.same, 'update')} of both runs {are} equal{', but for rounding' if found.within else ''}"
         return
-    yield f'{found.same} updates are equal{" but for rounding" if found.within else ""}. First difference:'
+    equal = f"{counted(found.same, 'update')} equal{' but for rounding' if found.within else ''}"
+    yield f'{equal}. First difference:'
     yield f'  update {found.update}, {difference.stage}: {difference.place}: {difference.values}'
     if difference.size < EXACT:
         yield f'  relative difference {difference.size:.1e}' + (

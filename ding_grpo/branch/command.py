@@ -8,6 +8,7 @@ from ding.utils import import_module
 
 from ding_common import ConfigError, echo, read_json_lines, read_total_config
 from ding_grpo.compare.table import markdown, write_csv
+from ding_grpo.data.capability import check_grpo
 from ding_grpo.report.command import check_folder
 from ding_grpo.run.checkpoint import numbered, number_of, read_checkpoint
 from ding_grpo.sharing.portable import check_code, config_of, replays
@@ -48,6 +49,7 @@ def main(
     check_code(run, trust)
     for section in ('policy', 'env'):
         import_module(total[section].get('import_names', []))
+    check_grpo(run, total['policy']['type'])
     out = os.path.expanduser(out) if out else os.path.join(run, 'branches', str(start.update))
     out = os.path.relpath(out)  # DI-engine requires a relative path for a run's folder
     branches = branches_of(settings, out, own)
@@ -72,7 +74,7 @@ def run_all(run: str, branches: List[Branch], start: Start, buffered: bool) -> D
         state = read_checkpoint(start.checkpoint)
         if 'collector' not in state.get('run', {}):
             raise ConfigError(
-                f'{start.checkpoint}: does not contain the whole state of its run, so it has no branches.'
+                f'{start.checkpoint}: contains weights alone, and not the whole state of its run; a branch needs both.'
             )
         for branch in waiting:
             try_out(branch, branch.configs(saved, start), saved.seed, state)

@@ -6,7 +6,6 @@ from easydict import EasyDict
 from ding_common import CheckpointError, ConfigError
 from ding_common.content import check_content, taking
 from ding_grpo.check import built
-from ding_grpo.data.capability import is_grpo
 from ding_grpo.entry.pipeline import checked, running
 from ding_grpo.loop import run
 from ding_grpo.run.parts import Limits
@@ -21,8 +20,6 @@ def try_out(branch: Branch, configs: Configs, seed: int, state: Dict[str, Any]) 
     """Build the parts of a branch and load the checkpoint, so that a wrong setting ends the command before the first
     branch begins. Raises ``ConfigError``."""
     main, create = checked(configs)
-    if not is_grpo(create.policy.type):
-        raise ConfigError(f'policy.type = {create.policy.type!r}: only runs of grpo have branches.')
     with built(main, create, seed) as (policy, collector):
         try:
             with taking('the checkpoint'):

@@ -3,6 +3,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
+from ding_common import counted
 from ding_grpo.compare.statistics import Estimate, mean, times_fewer
 
 from .group_record import Group, Groups
@@ -59,7 +60,7 @@ def line(name: str, groups: Groups, last: Optional[float], found: Optional[Diffe
             value, low, high = map(_signed, found.mean)
             row.update({'difference': value, '95 % interval': f'{low} to {high}'})
         parted = found.parted
-        row['half of the rows differ after'] = 'never' if parted is None else f'{parted} updates'
+        row['half of the rows differ after'] = 'never' if parted is None else counted(parted, 'update')
         row['pairs'] = str(found.pairs)
         row['pairing saves'] = saved(found.fewer)
     row['evaluation at the end'] = '' if last is None else f'{last:.4g}'

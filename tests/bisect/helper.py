@@ -13,6 +13,18 @@ from ding_grpo.verify import main as verify  # noqa: F401
 from tests.shipped import small
 
 LINES = 'log/learner/digests.jsonl'
+# A program for processes of their own
+RUN = '''
+import sys, torch
+torch.set_num_threads({threads})
+from ding_grpo.entry.pipeline import serial_pipeline_onpolicy
+from tests.bisect.helper import configs
+main, create = configs()
+main.policy.model.config.update(hidden_size=256, intermediate_size=512)
+main.policy.group_size, main.env.collector_env_num = 16, 32
+main.exp_name, main.policy.multi_gpu = {name!r}, {several}
+serial_pipeline_onpolicy((main, create), seed=3, max_train_iter=3)
+'''
 
 
 def configs(name='think_answer_grpo', **changes):

@@ -14,7 +14,7 @@ from dizoo_llm.tasks import ThinkAnswerTask
 from tests.cases import long
 from tests.processes import connected, run_code
 
-from .helper import asked, bisect, configs, first_of, flip, lines, parts, rewrite, stopped_after, train
+from .helper import RUN, asked, bisect, configs, first_of, flip, lines, parts, rewrite, stopped_after, train
 
 pytestmark = pytest.mark.envtest
 
@@ -93,7 +93,7 @@ def test_a_scorer_that_is_not_deterministic(run, own_folder, monkeypatch):
     place, values = first_of(out).split(', format: ')
     a, b = map(float, values.split(' / '))
     assert place.startswith('update 0, scored: group ') and b - a == 0.25
-    assert 'under the settings of RUN_A: other than RUN_A from scored on' in out
+    assert 'under the settings of RUN_A: differs from RUN_A (RUN_A / again), first in scored: group ' in out
     assert 'The same rows get other rewards: the scorer is not deterministic.' in out
 
 
@@ -140,6 +140,10 @@ def test_another_version_of_torch(run, own_folder):
     assert f'machine torch: {own} / 2.9.0\n' in out
     assert first_of(out).startswith('update 1, sampled: group 0, row 0, log-probability: ')
     assert 'as small as rounding: --tolerance 0.0001 goes on' in out
+    again = asked(bisect, run, 'b')[1]
+    assert '  under the settings of RUN_B: differs from RUN_B (RUN_B / again), first in sampled: group 0' in again
+    assert f'    this process has torch {own}, but 2.9.0 in RUN_B\n' in again
+    assert again.endswith('  Left as a cause, and not possible here: torch\n') and 'in RUN_A' not in again
     status, out = asked(bisect, run, 'b', '--tolerance', 1e-5)
     assert status == 0 and 'rounding within the tolerance of 1e-05, from update 1 on; largest by stage: sampled' in out
     assert out.endswith('4 updates of both runs are equal, but for rounding\n')
@@ -164,7 +168,10 @@ def test_nothing_to_compare(run, own_folder):
     train('b', configs(policy=dict(instruments=dict(digests=False))), updates=1)
     assert not os.path.exists('b/log/learner/digests.jsonl')
     status, out = asked(bisect, run, 'b')
-    assert status == 2 and 'policy.instruments.digests=True' in out
+    assert status == 2 and out == (
+        "Error: RUN = 'b': contains no log/learner/digests.jsonl. Runs of grpo write this file, unless "
+        "policy.instruments.digests=False; this one has policy.type = 'grpo'.\n"
+    )
     assert 'digests' not in read_checkpoint('b/ckpt/iteration_1.pth.tar')
 
 
@@ -175,19 +182,6 @@ def test_runs_without_a_common_update_are_not_equal(run, own_folder):
     rewrite('b', [dict(begin, begin=4), dict(last, update=4)])
     assert asked(bisect, run,
                  'b') == (2, f'Error: the runs have no update in common: {run} has 0 to 3, b has 4 to 4.\n')
-
-
-RUN = '''
-import sys, torch
-torch.set_num_threads({threads})
-from ding_grpo.entry.pipeline import serial_pipeline_onpolicy
-from tests.bisect.helper import configs
-main, create = configs()
-main.policy.model.config.update(hidden_size=256, intermediate_size=512)
-main.policy.group_size, main.env.collector_env_num = 16, 32
-main.exp_name, main.policy.multi_gpu = {name!r}, {several}
-serial_pipeline_onpolicy((main, create), seed=3, max_train_iter=3)
-'''
 
 
 def started(folder, name, threads=1, processes=1):

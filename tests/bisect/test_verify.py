@@ -67,7 +67,9 @@ def test_a_false_reward_in_the_chain(run, own_folder):
     found[1]['scored'] = other
     rewrite('b', found)
     status, out = asked(verify, 'b', '--updates', 0)
-    assert status == 1 and out.startswith('update 0, from the start: not what the run says, from scored on: group 0')
+    assert status == 1 and out.startswith(
+        'update 0, from the start: differs from the run (run / again), first in scored: group 0'
+    )
     assert out.endswith('0 of 1 updates are what the run says they were\n')
 
 

@@ -83,7 +83,7 @@ def test_the_runs_own_setting_is_the_run_that_goes_on_and_equal_settings_differ_
     assert (zero['difference'], zero['95 % interval'], zero['pairs']) == ('0', '0 to 0', '8')
     assert (zero['half of the rows differ after'], zero['pairing saves']) == ('never', 'all')
     far = lines['learning_rate=5e-2']
-    assert far['half of the rows differ after'] == '1 updates'
+    assert far['half of the rows differ after'] == '1 update'
     for name in ('md', 'csv', 'png'):
         assert os.path.getsize(f'run/branches/2/branches.{name}') > 100
 
