@@ -71,6 +71,7 @@ def _prepared(main_config: EasyDict, run: str, start: Optional[str], settings: D
     policy.multi_gpu = False
     _set(policy, 'run.num_updates', None)
     _set(policy, 'instruments.digests', True)
+    _set(policy, 'instruments.digests_limit', 1e6)
     _set(policy, 'learn.resume_training', start is not None)
     from_record(policy, run)
     _set(policy, 'learn.learner.hook.report', dict(type='grpo_report', priority=90, position='before_run'))

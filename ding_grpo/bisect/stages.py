@@ -3,6 +3,7 @@ import math
 from itertools import accumulate
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
+from ding_grpo.instruments.digests import short
 from ding_grpo.instruments.hashes import decoded
 
 Line = Dict[str, Any]
@@ -36,12 +37,23 @@ def order(line: Line) -> Tuple[str, ...]:
 
 
 def differences(a: Line, b: Line, name: Callable[[int], str]) -> Iterator[Difference]:
-    """All of an update. ``name``: of a tensor by its number."""
+    """All of an update. ``name``: of a tensor by its number. If one of the lines is short, of whole stages."""
+    if 'short' in a or 'short' in b:
+        a, b = short(a), short(b)
     for stage in order(a):
-        if stage in ('gradients', 'weights'):
+        if stage in a.get('short', {}):
+            yield from _whole(stage, a['short'][stage], b['short'][stage])
+        elif stage in ('gradients', 'weights'):
             yield from _tensors(stage, a, b, name)
         else:
             yield from _FINDS[stage](a, b)
+
+
+def _whole(stage: str, a: Dict[str, str], b: Dict[str, str]) -> Iterator[Difference]:
+    for what, value in a.items():
+        if value != b[what]:
+            size = EXACT if what in ('problems', 'steps') else LEAST
+            yield Difference(stage, what, 'others; a line of this update is short, with a hash for all of them', size)
 
 
 def first(found: Iterator[Difference], tolerance: float) -> Tuple[Optional[Difference], Dict[str, float]]:

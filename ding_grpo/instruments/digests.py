@@ -48,6 +48,8 @@ class Digests(Observer):
         self._first: List[Tensor] = []  # of the first one: places of its rows, their lengths and log-probabilities
         self._logp: List[Tensor] = []
         self._update = 0
+        self._limit = view.cfg.instruments.digests_limit * 1e6  # bytes
+        self._full = False  # whether the file has reached them
         self._gradients: List[Digest] = []
 
     def hooks(self) -> List[LearnerHook]:
@@ -113,7 +115,15 @@ class Digests(Observer):
             )
 
     def _write(self, engine: 'BaseLearner') -> None:  # noqa
-        _append(log_file(engine, NAME), dict(update=engine.last_iter.val, **self.record))
+        update, path = engine.last_iter.val, log_file(engine, NAME)
+        line = dict(update=update, **self.record)
+        if os.path.getsize(path) >= self._limit:
+            if not self._full:
+                show(f'{path}: has reached policy.instruments.digests_limit. Lines of further updates are short.')
+            self._full = True
+            checkpoint = os.path.join(run_folder(engine.exp_name), 'ckpt', f'iteration_{update}.pth.tar')
+            line = line if os.path.exists(checkpoint) else short(line)
+        _append(path, line)
 
     def state_dict(self) -> Dict[str, str]:
         """The hash of each tensor of a checkpoint, of the model and of the optimizer."""
@@ -138,6 +148,28 @@ def _append(path: str, line: Dict[str, Any]) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, 'a', encoding='utf-8') as f:
         f.write(json.dumps(line, separators=(',', ':')) + '\n')
+
+
+def short(line: Dict[str, Any]) -> Dict[str, Any]:
+    """The line of an update with a hash for each stage in place of those of rows and tensors; of a short one itself."""
+    if 'short' in line:
+        return line
+    scored, compared, read = (line[stage] for stage in ('scored', 'compared', 'read'))
+    stages = dict(
+        drawn=dict(problems=[line['drawn'], line['rows']]),
+        sampled=dict(steps=[line['sampled'][key] for key in ('length', 'hash')], logp=line['sampled']['logp']['hash']),
+        scored=dict(rewards=[scored[key] for key in ('hash', 'parts', 'failed')]),
+        compared=dict(advantages=[compared[key] for key in ('row', 'hash')]),
+        read=dict(logp=[read.get(key) for key in ('row', 'hash')]),
+        **{stage: dict(tensors=[digest[0] for digest in line[stage]])
+           for stage in ('gradients', 'weights')},
+    )
+    hashes = {stage: {what: _crc(value) for what, value in of.items()} for stage, of in stages.items()}
+    return dict(short=hashes, **{key: line[key] for key in ('update', 'steps', 'loss', 'rate')})
+
+
+def _crc(value: Any) -> str:
+    return f'{zlib.crc32(json.dumps(value).encode()):08x}'
 
 
 def of_samples(batch: Batch) -> Dict[str, Any]:

@@ -68,7 +68,9 @@ def lines(run):
         return [json.loads(line) for line in f]
 
 
-def rewrite(run, found):
+def rewrite(run, found, copied=None):
+    if copied is not None:
+        shutil.copytree(copied, run)
     with open(os.path.join(run, LINES), 'w', encoding='utf-8') as f:
         f.writelines(json.dumps(line) + '\n' for line in found)
 

@@ -3,11 +3,13 @@ import copy
 import json
 import os
 import shutil
+from functools import reduce
 
 import numpy as np
 import pytest
 import torch
 
+from ding_grpo.instruments.digests import short
 from ding_grpo.instruments.hashes import coded, decoded
 from ding_grpo.run.checkpoint import read_checkpoint
 from dizoo_llm.tasks import ThinkAnswerTask
@@ -173,6 +175,44 @@ def test_nothing_to_compare(run, own_folder):
         "policy.instruments.digests=False; this one has policy.type = 'grpo'.\n"
     )
     assert 'digests' not in read_checkpoint('b/ckpt/iteration_1.pth.tar')
+
+
+def test_lines_of_updates_beyond_the_limit(run, own_folder):
+    """They name the stage; the line after the checkpoint is full, and so are those of the other run."""
+    train('b', configs(policy=dict(instruments=dict(digests_limit=0))))
+    full, found = lines(run), lines('b')
+    assert ['short' in line for line in found] == [False, True, True, False, True]
+    assert asked(bisect, run, 'b') == asked(bisect, 'b', run) == (0, '4 updates of both runs are equal\n')
+    full[2]['scored']['failed'] = full[2]['scored']['hash']
+    rewrite('c', full, copied=run)
+    hashed = 'others; a line of this update is short, with a hash for all of them'
+    assert first_of(parts('b', 'c')) == f'update 1, scored: rewards: {hashed}'
+    assert asked(bisect, 'b', 'c', '--tolerance', 1e-9)[0] == 0
+    found[2]['short']['sampled']['steps'] = '0' * 8
+    rewrite('b', found)
+    assert first_of(parts('b', run, '--tolerance', 1)) == f'update 1, sampled: steps: {hashed}'
+
+
+def test_a_short_line_has_every_stage(run):
+    """A change of what a line has changes the hash of its stage, and of no other."""
+    full = lines(run)[1]
+    own = short(full)
+    assert short(own) is own and {key: own[key] for key in ('update', 'steps', 'loss', 'rate')}.items() <= full.items()
+    places = dict(
+        drawn=['drawn', 0],
+        sampled=['sampled', 'hash'],
+        scored=['scored', 'parts', 'format'],
+        compared=['compared', 'hash'],
+        read=['read', 'hash'],
+        gradients=['gradients', 1, 0],
+        weights=['weights', 2, 0],
+    )
+    assert [*own['short']] == [*places]
+    for stage, (*path, last) in places.items():
+        changed = copy.deepcopy(full)
+        reduce(lambda value, key: value[key], path, changed)[last] = 'other'
+        other = short(changed)['short']
+        assert [name for name in places if other[name] != own['short'][name]] == [stage]
 
 
 def test_runs_without_a_common_update_are_not_equal(run, own_folder):

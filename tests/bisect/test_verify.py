@@ -1,5 +1,6 @@
 """Updates that are made again from checkpoints are what the run says they were, or the program says from where not."""
 import copy
+import os
 import shutil
 
 import pytest
@@ -95,6 +96,30 @@ def test_errors_exit_with_2(run, own_folder):
     assert asked(verify, 'nothing')[0] == 2
     status, out = asked(verify, run, '--updates', '2,9')
     assert status == 2 and '9: the run has the updates 0 to 3' in out
+
+
+def test_short_lines(own_folder):
+    """The limit has no effect on what the updates are made again with, also where no checkpoint is before them."""
+    train('a', configs(policy=dict(instruments=dict(digests_limit=0))))
+    status, out = asked(verify, 'a', '--updates', '0,1,2,3')
+    assert status == 0 and out.count('as the run says, bit for bit\n') == 4
+    found = lines('a')
+    found[2]['short']['weights']['tensors'] = '0' * 8
+    rewrite('a', found)
+    out = asked(verify, 'a', '--updates', '1')[1]
+    assert out.startswith('update 1, from the start: differs from the run (run / again), first in weights: tensors: ')
+
+
+def test_a_run_of_ppo(run, own_folder):
+    shutil.copytree(run, 'ppo')
+    os.remove('ppo/log/learner/digests.jsonl')
+    config = own_folder / 'ppo' / 'total_config.py'
+    config.write_text(config.read_text(encoding='utf-8').replace("'type': 'grpo'", "'type': 'ppo'"), encoding='utf-8')
+    digests = "contains no log/learner/digests.jsonl. Runs of grpo write this file, unless policy.instruments." \
+              "digests=False; this one has policy.type = 'ppo'."
+    assert asked(verify, 'ppo') == asked(bisect, 'ppo', run) == (2, f"Error: RUN = 'ppo': {digests}\n")
+    told = (1, "Error: RUN = 'ppo': is a run of policy.type = 'ppo', must be one of grpo.\n")
+    assert asked(branch, 'ppo', 'policy.learn.learning_rate=1') == told
 
 
 def test_code_that_a_config_names_runs_only_if_it_is_trusted(run, own_folder):
