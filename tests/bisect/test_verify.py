@@ -99,13 +99,15 @@ def test_errors_exit_with_2(run, own_folder):
 
 
 def test_short_lines(own_folder):
-    """The limit has no effect on what the updates are made again with, also where no checkpoint is before them."""
+    """Updates are made again without the limit, so that a full line, after a checkpoint, is compared row by row."""
     train('a', configs(policy=dict(instruments=dict(digests_limit=0))))
     status, out = asked(verify, 'a', '--updates', '0,1,2,3')
     assert status == 0 and out.count('as the run says, bit for bit\n') == 4
     found = lines('a')
     found[2]['short']['weights']['tensors'] = '0' * 8
+    found[3]['scored']['hash'] = found[3]['sampled']['hash']
     rewrite('a', found)
+    assert 'first in scored: group 0, row 0, reward: ' in asked(verify, 'a', '--updates', '2')[1]
     out = asked(verify, 'a', '--updates', '1')[1]
     assert out.startswith('update 1, from the start: differs from the run (run / again), first in weights: tensors: ')
 
