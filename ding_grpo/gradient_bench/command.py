@@ -127,9 +127,10 @@ def check(bench: Bench, self_teacher: bool, with_trees: bool) -> None:
         raise click.BadParameter(
             'needs --prompts 1 and a --length of at least 3, without --self-teacher', param_hint='--trees'
         )
-    if all(size % bench.branches or size < 2 * bench.branches for size in bench.group_sizes):
+    rows = [size + bench.extra_rows for size in bench.group_sizes]
+    if all(number % bench.branches or number < 2 * bench.branches for number in rows):
         raise click.BadParameter(
-            f'with --trees one must be a multiple of --branches and at least {2 * bench.branches}',
+            f'with --trees one, with --extra-rows, must be a multiple of --branches and at least {2 * bench.branches}',
             param_hint='--group-sizes'
         )
 

@@ -37,6 +37,11 @@ class Branch(NamedTuple):
             for tokens, leaders in part.rows(first + number * own, own):
                 yield self.tokens + tokens, leader + leaders
 
+    def shuffled(self, random: Random) -> 'Branch':
+        """The same with its branches in any order."""
+        parts = [part.shuffled(random) for part in self.parts]
+        return Branch(self.tokens, tuple(random.sample(parts, len(parts))))
+
 
 Forms = Dict[Branch, float]  # with their probabilities
 
@@ -174,14 +179,23 @@ class Groups(NamedTuple):
     exact: bool  # whether these are all groups
 
     @classmethod
-    def make(cls, world: World, growing: Growing, roots: int, most: int, generator: torch.Generator) -> 'Groups':
-        """Groups of so many trees: all if there are at most ``most``, otherwise a sample of ``most``."""
+    def make(
+            cls,
+            world: World,
+            growing: Growing,
+            roots: int,
+            most: int,
+            generator: torch.Generator,
+            extra: int = 0
+    ) -> 'Groups':
+        """Groups of so many trees: all if there are at most ``most``, otherwise a sample of ``most``. If the longest
+        rows, ``extra`` of them, are to be dropped, a sample whose rows are in the order in which they are sampled."""
         try:
-            found = together(growing.all(most), roots, most)
+            found = together(growing.all(most), roots, most if extra == 0 else 0)
             groups, p, exact = list(found), list(found.values()), True
         except TooMany:
             random = Random(int(torch.randint(2 ** 62, (), generator=generator)))
-            groups = [tuple(growing.draw(random) for _ in range(roots)) for _ in range(most)]
+            groups = [tuple(growing.draw(random).shuffled(random) for _ in range(roots)) for _ in range(most)]
             p, exact = [1 / most] * most, False
         trees = {tree: i for i, tree in enumerate(dict.fromkeys(chain(*groups)))}
         chosen = torch.tensor([[trees[tree] for tree in group] for group in groups])  # (K, roots)
@@ -193,6 +207,14 @@ class Groups(NamedTuple):
             row[chosen].flatten(1), leader.flatten(1, 2), cost[chosen].sum(1), torch.tensor(p, dtype=torch.double),
             exact
         )
+
+    def without_longest(self, extra: int) -> 'Groups':
+        """What is left when the longest rows of each group, ``extra`` of them, are dropped, as
+        ``policy.collect.extra_rows`` does; of rows of one length, the last ones. ``tokens`` still count them."""
+        length = (self.leader >= 0).sum(2)  # (K, B)
+        kept = length.argsort(dim=1, stable=True)[:, :length.shape[1] - extra].sort(dim=1).values
+        step = kept.unsqueeze(2).expand(-1, -1, self.leader.shape[2])
+        return self._replace(row=self.row.gather(1, kept), leader=self.leader.gather(1, step))
 
 
 def _tensors(world: World, trees: List[Branch], size: int) -> Tuple[Tensor, Tensor]:

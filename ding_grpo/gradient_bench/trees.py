@@ -76,14 +76,17 @@ def run(bench: Bench, seed: int) -> Iterator[Dict[str, Any]]:
     for size in bench.group_sizes:
         bundle = 0.
         for name, growing in designs(learner, bench.length, bench.branches).items():
-            if size % growing.size or size < 2 * growing.size:
+            rows = size + bench.extra_rows
+            if rows % growing.size or rows < 2 * growing.size:
                 continue
-            groups = Groups.make(world, growing, size // growing.size, bench.samples, generator)
+            groups = Groups.make(world, growing, rows // growing.size, bench.samples, generator, bench.extra_rows)
+            groups = groups.without_longest(bench.extra_rows)
             tokens = (groups.probability @ groups.tokens).item()
             bundle = tokens if name == BUNDLE else bundle
-            adv = torch.stack([advantages(world, groups, method) for method in METHODS])
+            each = METHODS[:-1] if bench.extra_rows else METHODS  # the row that counts for others may be dropped
+            adv = torch.stack([advantages(world, groups, method) for method in each])
             for loss in REDUCTIONS.values():
-                methods = METHODS if loss == LOSS else METHODS[:1]
+                methods = each if loss == LOSS else each[:1]
                 chosen = adv[:len(methods)]
                 gradients = loss_gradients(LOSS_PRESETS[loss], world, learner, learner, groups.row, chosen)
                 for method, gradient in zip(methods, gradients):
@@ -111,7 +114,8 @@ def tables(lines: List[Line]) -> str:
     columns = ('tokens', 'scale', 'noise', 'noise_at_equal_tokens', 'batch_cosine')
     usual = dict(loss=LOSS, advantage=ADVANTAGE)
     noise = [[f'{median_of(lines, column, **usual, **w):.2f}' for column in columns] for w in where]
-    of_methods = [[bias_of(lines, loss=LOSS, advantage=method, **w) for method in METHODS] for w in where]
+    methods = distinct(lines, 'advantage')
+    of_methods = [[bias_of(lines, loss=LOSS, advantage=method, **w) for method in methods] for w in where]
     of_losses = [[bias_of(lines, loss=loss, advantage=ADVANTAGE, **w) for loss in REDUCTIONS.values()] for w in where]
 
     def table(head: List[str], body: List[List[str]]) -> str:
@@ -122,7 +126,7 @@ def tables(lines: List[Line]) -> str:
             f'**Loss `{LOSS}`, advantage `{ADVANTAGE}`.**',
             table(['tokens', 'scale', 'noise', 'noise at equal tokens', 'cosine of a batch'],
                   noise), f'**Bias of each advantage, with the loss `{LOSS}`.**',
-            table([f'`{method}`' for method in METHODS], of_methods),
+            table([f'`{method}`' for method in methods], of_methods),
             f'**Bias of each reduction, with the advantage `{ADVANTAGE}`.**',
             table([f'`{name}`' for name in REDUCTIONS], of_losses)
         ]

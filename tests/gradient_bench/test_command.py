@@ -53,6 +53,14 @@ def test_trees(tmp_path):
     assert (tmp_path / 'gradient_bench.png').exists()
 
 
+def test_trees_with_extra_rows(tmp_path):
+    options = '--trees --vocabulary 2 --length 3 --group-sizes 3 --extra-rows 1 --samples 50'.split()
+    result, lines = run(tmp_path, *options)
+    assert result.exit_code == 0, result.output
+    assert '| tokens [1] | 3 |' in result.output and 'Of G + 1 sampled rows, the longest 1 are dropped' in result.output
+    assert not any(line['advantage'].startswith('each row once') for line in lines)
+
+
 @pytest.mark.parametrize(
     'options, message', [
         (['--losses', 'ppo'], "'ppo': must be among grpo, bnpo"),

@@ -14,7 +14,7 @@ from ding_grpo.gradient_bench.trees import METHODS, advantages, designs, run
 from ding_grpo.gradient_bench.world import END
 from ding_grpo.model import PromptBatch
 from ding_grpo.rl_utils import LOSS_PRESETS, tree_advantage
-from ding_grpo.rollout import Branching, Sampling, Tree, TreePlan, generate
+from ding_grpo.rollout import Branching, EarlyStop, Sampling, Tree, TreePlan, generate
 from tests.gradient_bench.worlds import make
 
 PLACES = ('tokens [1]', 'tokens [2]', 'entropy', 'sentences')
@@ -219,6 +219,38 @@ def test_groups_are_sampled_where_they_are_too_many():
     assert all_.probability.sum() == pytest.approx(1) and some.probability.sum() == pytest.approx(1)
     exact, error = all_.probability @ all_.tokens, some.tokens.std() / 1_000 ** 0.5
     assert abs(some.probability @ some.tokens - exact) < 4 * error
+
+
+def test_the_longest_rows_are_dropped_by_hand():
+    """Rows of 3, 2, 3 and 1 tokens; of the two longest the last one goes first, as ``EarlyStop`` chooses."""
+    leader = torch.tensor([[[0, 0, 0], [0, 1, -1], [2, 2, 2], [2, -1, -1]]])
+    groups = Groups(torch.tensor([[5, 6, 7, 8]]), leader, torch.tensor([7.]), torch.ones(1), False)
+    for extra, kept in ((0, [0, 1, 2, 3]), (1, [0, 1, 3]), (2, [1, 3])):
+        found = groups.without_longest(extra)
+        assert found.row.tolist() == [[5 + row for row in kept]] and torch.equal(found.leader, leader[:, kept])
+        counted = EarlyStop([(0, i) for i in range(4)], 4 - extra, torch.device('cpu')).counted((leader[0] >= 0).sum(1))
+        assert [row for row, counts in enumerate(counted) if counts] == kept
+
+
+def test_rows_of_one_length_are_dropped_in_the_order_of_sampling():
+    """Not in that of their tokens, in which ``all`` gives branches."""
+    tree, random = Branch((1, ), (Branch((1, 0)), Branch((2, ), (Branch((0, )), Branch((1, )))))), Random(0)
+    orders = Counter(tree.shuffled(random) for _ in range(400))
+    assert len(orders) == 4 and min(orders.values()) > 70
+    assert {tuple(sorted(tokens for tokens, _ in order.rows(0, 4)))
+            for order in orders} == {((1, 1, 0), (1, 1, 0), (1, 2, 0), (1, 2, 1))}
+    world, logits = make(3, 3, 1)
+    groups = Groups.make(world, designs(logits, 3, 2)['tokens [1]'], 2, 2_000, torch.Generator().manual_seed(0), 1)
+    first, second = groups.row[:, 0], groups.row[:, 1]
+    assert not groups.exact and abs((first < second).sum() - (first > second).sum()) < 4 * len(first) ** 0.5
+
+
+def test_extra_rows_bias_a_tree_as_a_bundle():
+    bench = Bench(['dr_grpo'], ['rloo'], [2], [0.], vocabulary=2, extra_rows=2, samples=3_000)
+    lines = [x for x in run(bench, 0) if (x['loss'], x['advantage']) == ('dr_grpo', 'rloo')]
+    found, exact = {line['tree']: line for line in lines}, next(bench.run(0))
+    assert abs(found['bundle']['bias'] - exact['bias']) < 4 * found['bundle']['standard_error']
+    assert exact['standard_error'] == 0 and min(x['bias'] for x in [exact, *lines]) > 0.1
 
 
 def test_a_place_of_the_whole_row_by_hand():
