@@ -1,6 +1,7 @@
 """The command line of the gradient bench."""
 import os
 import time
+from functools import partial
 from typing import Any, List
 
 import click
@@ -10,11 +11,18 @@ from ding_grpo.compare.command import Values, make_folder
 from ding_grpo.compare.table import write_csv
 from ding_grpo.rl_utils import LOSS_PRESETS
 
-from . import distilled, trees
+from . import corrections, distilled, trees
 from .estimate import Bench
 from .gradients import ADVANTAGES
 from .picture import draw
 from .table import LOSS, NAME, distinct, select, table_of, tables
+
+# What can be measured in place of losses and advantages: how, what varies, and the table.
+OTHERS = dict(
+    self_teacher=(distilled.run, 'loss', partial(table_of, key='loss')),
+    corrections=(corrections.run, 'loss', corrections.table),
+    trees=(trees.run, 'tree', trees.tables),
+)
 
 
 @click.command()
@@ -83,8 +91,12 @@ from .table import LOSS, NAME, distinct, select, table_of, tables
     help='Measure policy.teacher.self in place of losses and advantages, with an ideal reader of contexts.'
 )
 @click.option(
+    '--corrections',
+    is_flag=True,
+    help='Measure the corrections and masks of policy.learn.off_policy in place of losses and advantages.'
+)
+@click.option(
     '--trees',
-    'with_trees',
     is_flag=True,
     help='Measure policy.collect.tree beside a bundle, with a loss for each reduction. A tree needs at least twice as '
     'many rows as it has leaves.'
@@ -93,40 +105,40 @@ from .table import LOSS, NAME, distinct, select, table_of, tables
     '--branches', default=2, show_default=True, type=click.IntRange(2, 8), help='Of a tree at each of its places.'
 )
 @click.option('--out', default=f'runs/{NAME}', show_default=True, help='Output folder.')
-def main(seeds: List[int], out: str, self_teacher: bool, with_trees: bool, **options: Any) -> None:
+def main(seeds: List[int], out: str, **options: Any) -> None:
     """Compare the gradient of every loss and advantage with the true gradient of the expected reward, in worlds that
     are small enough to enumerate. Writes gradient_bench.md, gradient_bench.csv and gradient_bench.png into --out."""
+    chosen = [name for name in OTHERS if options.pop(name)]
     bench = Bench(**options)
-    check(bench, self_teacher, with_trees)
+    check(bench, chosen)
     make_folder(out)
     torch.set_num_threads(1)
     begun, lines = time.perf_counter(), []
-    run, key = (trees.run, 'tree') if with_trees else (distilled.run if self_teacher else Bench.run, 'loss')
+    run, key, table = OTHERS[chosen[0]] if chosen else (Bench.run, 'loss', tables)
     for number, seed in enumerate(seeds, 1):
         lines += run(bench, seed)
         click.echo(f'world {number} of {len(seeds)}, seed {seed}: {time.perf_counter() - begun:.0f} s')
     write_csv(lines, os.path.join(out, f'{NAME}.csv'))
-    found = trees.tables(lines) if with_trees else table_of(lines, key) if self_teacher else tables(lines)
-    text = '\n\n'.join([found, notes(bench, lines), f'![bias]({NAME}.png)']) + '\n'
+    text = '\n\n'.join([table(lines), notes(bench, lines), f'![bias]({NAME}.png)']) + '\n'
     with open(os.path.join(out, f'{NAME}.md'), 'w', encoding='utf-8') as f:
         f.write(text)
-    draw(select(lines, loss=LOSS) if with_trees else lines, os.path.join(out, f'{NAME}.png'), key)
+    draw(select(lines, loss=LOSS) if key == 'tree' else lines, os.path.join(out, f'{NAME}.png'), key)
     click.echo(text)
     click.echo(f'table: {os.path.join(out, NAME)}.md, every combination in {NAME}.csv; picture: {NAME}.png')
 
 
-def check(bench: Bench, self_teacher: bool, with_trees: bool) -> None:
-    """Raises a ``BadParameter`` for options that do not go together."""
+def check(bench: Bench, chosen: List[str]) -> None:
+    """Raises a ``BadParameter`` for options that do not go together; ``chosen`` are names of ``OTHERS``."""
     if len(bench.rewards) < 2:
         raise click.BadParameter('at least two values are needed', param_hint='--rewards')
     if bench.extra_rows > 0 and bench.prompts > 1:
         raise click.BadParameter(f'{bench.extra_rows}: needs --prompts 1', param_hint='--extra-rows')
-    if not with_trees:
+    if len(chosen) > 1:
+        raise click.UsageError('--self-teacher, --corrections and --trees: only one can be measured at a time')
+    if 'trees' not in chosen:
         return
-    if self_teacher or bench.prompts > 1 or bench.length < 3:
-        raise click.BadParameter(
-            'needs --prompts 1 and a --length of at least 3, without --self-teacher', param_hint='--trees'
-        )
+    if bench.prompts > 1 or bench.length < 3:
+        raise click.BadParameter('needs --prompts 1 and a --length of at least 3', param_hint='--trees')
     rows = [size + bench.extra_rows for size in bench.group_sizes]
     if all(number % bench.branches or number < 2 * bench.branches for number in rows):
         raise click.BadParameter(

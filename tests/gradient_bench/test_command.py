@@ -71,7 +71,7 @@ def test_trees_with_extra_rows(tmp_path):
         (['--rewards', '1'], 'at least two values'),
         (['--extra-rows', '1', '--prompts', '2'], '1: needs --prompts 1'),
         (['--trees'], 'a --length of at least 3'),
-        (['--trees', '--length', '3', '--self-teacher'], 'without --self-teacher'),
+        (['--trees', '--length', '3', '--self-teacher'], 'only one can be measured at a time'),
         (['--trees', '--length', '3', '--group-sizes', '2,5'], 'a multiple of --branches and at least 4'),
         (['--out', '/dev/null/x'], "'/dev/null/x'"),
     ]
