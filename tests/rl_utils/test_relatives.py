@@ -149,6 +149,44 @@ class TestByHand:
 
         assert torch.autograd.gradcheck(loss, new.requires_grad_())
 
+    @pytest.mark.parametrize('name', ['fipo', 'm2po', 'flash_reinforce', 'gspo_token'])
+    def test_the_gradient_is_that_of_finite_differences_of_what_is_not_held_constant(self, name):
+        new, old, adv, mask = tensors(PEERS, 'logp_new', 'logp_old', 'adv', 'mask')
+        far, adv = (new - old) * mask, adv.unsqueeze(1)
+        limit = largest_log_ratio(far[(far * adv > 0) & (mask != 0)], 0.01)  # of m2po; one token is at its edge
+        options = dict(fipo=dict(half_life=2., range_low=0.5), m2po=dict(budget=0.01), flash_reinforce=dict(delta=0.1))
+        given = dict(logp_old=old, weight=mask, **options.get(name, {}))
+
+        def clipped(ratio, low=0.8, high=1.2):
+            return torch.minimum(ratio * adv, ratio.clamp(low, high) * adv)
+
+        def objective(x):
+            ratio = (x - old).exp()
+            if name == 'fipo':
+                return clipped(ratio) * SURROGATES[name](far.exp(), adv, new, 0.8, 1.2, **given) / clipped(far.exp())
+            if name == 'm2po':
+                return clipped(ratio, math.exp(-limit), math.exp(limit))
+            if name == 'flash_reinforce':
+                p, q = old.exp(), new.exp()
+                divergence = p * (old - new) + (1 - p) * ((1 - p) / (1 - q)).log()
+                return ((divergence * mask).sum(1) / mask.sum(1) <= 0.1).unsqueeze(1) * far.exp() * adv * x
+            return clipped((far.sum(1) / mask.sum(1)).exp().unsqueeze(1) * (x - new).exp())
+
+        how = dict(ratio='sequence_token') if name == 'gspo_token' else dict(surrogate=name)
+        how.update(clip_ratio=0. if name == 'm2po' else 0.2)
+        how.update(reduction='constant', max_length=new.shape[1], surrogate_options=options.get(name, {}))
+        leaf = new.clone().requires_grad_()
+        grpo_error(grpo_data(leaf, old, None, adv.squeeze(1), mask), beta=0, **how)[0].backward()
+        expected = torch.zeros_like(new)
+        for i in mask.nonzero().tolist():  # central differences
+            step = torch.zeros_like(new)
+            step[tuple(i)] = 1e-6
+            above, below = ((objective(new + h) * mask).sum() for h in (step, -step))
+            expected[tuple(i)] = -(above - below) / 2e-6 / mask.numel()
+        edge = ((far.abs() - limit).abs() < 1e-5) & (name == 'm2po')
+        assert torch.allclose(leaf.grad[~edge], expected[~edge], atol=1e-8)
+        assert edge.sum() < 2 and (expected != 0).sum() > 3
+
     def test_gspo_token_is_gspo_where_all_tokens_of_a_row_have_one_advantage(self):
         new, old, adv, mask = tensors(PEERS, 'logp_new', 'logp_old', 'adv', 'mask')
         found = []
