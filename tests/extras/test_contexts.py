@@ -8,8 +8,10 @@ from torch.nn.utils.rnn import pad_sequence
 from ding_grpo.data.batch import Batch
 from ding_grpo.rl_utils import exact_kl
 from tests.cases import long
-from tests.extras.test_self_teacher import ENV, Told, groups, taught, text
+from tests.extras.test_self_teacher import BARE, ENV, Told, groups, taught, text
 from tests.policies import change
+from tests.runs import distance, state, train
+from tests.shipped import small
 
 SIZE, LONGEST = 4, 6  # rows of a group, tokens of a row
 
@@ -97,3 +99,15 @@ def _logits(model, prompts, batch):
     place = torch.tensor([[len(p)] for p in prompts]) - 1 + torch.arange(batch.action.shape[1])
     place = place.clamp(max=logits.shape[1] - 1).unsqueeze(2).expand(-1, -1, logits.shape[2])
     return logits.gather(1, place)[:, :, :len(ENV.tokenizer)]
+
+
+def test_a_run_with_a_mean_of_the_weights_is_resumed_bit_by_bit(own_folder):
+    """Also of the mean itself, which its checkpoints hold."""
+    for name, updates in (('whole', 4), ('part', 2), ('part', 4)):
+        main, create = small('think_answer_grpo')
+        main.policy.teacher = dict(BARE, self='ema', context=['sibling', 'reference'], update_rate=0.3)
+        train((main, create), updates, name=name, learning_rate=1e-3, resume_training=True)
+    whole, part = state(4, 'whole'), state(4, 'part')
+    for key in ('model', 'self_teacher'):
+        assert distance(whole[key], part[key]) == 0
+    assert distance(whole['model'], whole['self_teacher']) > 1e-4
