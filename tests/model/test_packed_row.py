@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ding_grpo.model import PromptBatch
+from ding_grpo.model.read import whole
 from ding_grpo.model.read.completions import read_shared
 from ding_grpo.model.read.decoding import CachedDecoding, SharedDecoding
 from ding_grpo.model.read.packed_row import NAME
@@ -86,6 +87,27 @@ class TestLearning:
         assert torch.allclose(found, wanted, atol=1e-5)
         got = gradient(model, found * weight)
         assert torch.allclose(got, expected, atol=2e-6 * expected.abs().max().item())
+
+    @pytest.mark.parametrize('name', ['llama', 'mistral', long('qwen2'), long('gpt2')])
+    def test_the_first_row_of_a_long_branch_is_attended_by_itself(self, name, monkeypatch):
+        """Two branches, of 90 and 80 tokens before a row of each leaves the first one, and that again divides."""
+        model, found, first = make(name, change=dict(max_position_embeddings=256)), [], whole._first
+        monkeypatch.setattr(whole, '_first', lambda *given: found.append(first(*given)) or found[-1])
+        prompts, row = [torch.arange(30, 37), torch.arange(5)], (0, 0, 0, 1, 1)
+        length, completion = torch.tensor([100, 100, 95, 99, 92]), torch.randint(0, 40, (5, 100))
+        for i, like, n in ((1, 0, 70), (2, 0, 90), (4, 3, 80)):
+            completion[i, :n] = completion[like, :n]
+        prompts = [prompts[i] for i in row]
+        counted = torch.arange(100) < length.unsqueeze(1)
+        read = [model.lm.base_model(torch.cat(pair)[None], use_cache=False) for pair in zip(prompts, completion)]
+        wanted = torch.stack([out.last_hidden_state[0, len(p) - 1:-1] for out, p in zip(read, prompts)])[counted]
+        weight = torch.randn(wanted.shape)
+        expected = gradient(model, wanted * weight)
+        assert model.shares_prompts
+        got = states(model, prompts, completion, length, part=0).of_tokens()[counted]
+        assert torch.allclose(got, wanted, atol=1e-5)
+        assert torch.allclose(gradient(model, got * weight), expected, atol=4e-6 * expected.abs().max().item())
+        assert found[-1] in range(91, 100)  # tokens that the first row of each branch reads, at least
 
     @pytest.mark.parametrize(
         'case, tokens',

@@ -1,13 +1,15 @@
 """Learning with shared prompts: the differentiable attention of prompts and completions that are read together."""
 import math
 from itertools import accumulate
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .attention import TOKEN, Options, Seen, added, attended, call_time, flash_backward, is_fast, type_of_backward
+from .attention import (
+    TOKEN, Options, Seen, added, attended, call_time, flash, flash_backward, is_fast, type_of_backward
+)
 from .bands import Band, Packed, divide
 from .prompts import PromptTree
 from .row_tree import RowTree
@@ -15,6 +17,7 @@ from .row_tree import RowTree
 # Number of query-key pairs that take as long as what a part of the attention needs besides its pairs. A packed row that
 # is short is attended in one part with a mask, if all pairs of its tokens take less time than its parts.
 PART = 16384
+FIRST = 64  # the least number of tokens for which the first row of a branch is attended by itself
 
 _Segment = Tuple[Tuple[int, int], Optional[np.ndarray]]  # start and length; which of its tokens each one sees
 
@@ -23,6 +26,10 @@ class _Own(NamedTuple):
     """Segments in a grid, and what their tokens see of them."""
     band: Band
     seen: Optional[Seen]  # (n, 1, T, T): which tokens each token sees; None for those before it
+    # Number of tokens at the start that see all before them, as those of the first row of a branch do. They are
+    # attended without a mask, which halves their pairs. 0: all tokens together.
+    first: int = 0
+    rest: Optional[Seen] = None  # (n, 1, T - first, T): what the tokens after these see
 
     @classmethod
     def of(cls, segments: List[_Segment], device: torch.device) -> List['_Own']:
@@ -38,8 +45,40 @@ class _Own(NamedTuple):
             seen = np.tile(np.eye(longest, dtype=bool), (len(found), 1, 1))  # a padded cell sees itself
             for i, mask in enumerate(masks):
                 seen[i, :len(mask), :len(mask)] = mask
-            own.append(cls(Band(list(found), device), Seen(torch.from_numpy(seen).unsqueeze(1).to(device))))
+            keys, first = torch.from_numpy(seen).unsqueeze(1).to(device), _first(masks, call)
+            own.append(cls(Band(list(found), device), Seen(keys), first, Seen(keys[:, :, first:]) if first else None))
         return own
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> List[Tensor]:
+        """Flash attention to the segments: q, k, v (n, H, T, *) -> (n, H, T, E), and normalisers (n, H, T)."""
+        if self.first == 0:
+            return list(flash(q, k, v, scale, added(self.seen, q), causal=self.seen is None))
+        first, rest = slice(self.first), slice(self.first, None)
+        of_first = flash(q[:, :, first], k[:, :, first], v[:, :, first], scale, causal=True)
+        of_rest = flash(q[:, :, rest], k, v, scale, added(self.rest, q))
+        return [torch.cat(x, dim=2) for x in zip(of_first, of_rest)]
+
+    def backward(self, grad: Tensor, x: Tuple[Tensor, ...], out: Tensor, lse: Tensor, scale: float) -> List[Tensor]:
+        """The gradients of ``attend`` with respect to ``x``, which are q, k and v, see ``flash_backward``."""
+        if self.first == 0:
+            return list(flash_backward(grad, *x, out, lse, scale, added(self.seen, x[0]), causal=self.seen is None))
+        (q, k, v), first, rest = x, slice(self.first), slice(self.first, None)
+        of_first, of_rest = ([y[:, :, part].contiguous() for y in (grad, q, out, lse)] for part in (first, rest))
+        g, q, o, m = of_first
+        dq, dk_first, dv_first = flash_backward(g, q, k[:, :, first], v[:, :, first], o, m, scale, causal=True)
+        g, q, o, m = of_rest
+        dq_rest, dk, dv = flash_backward(g, q, k, v, o, m, scale, added(self.rest, q))
+        dk[:, :, first] += dk_first
+        dv[:, :, first] += dv_first
+        return [torch.cat([dq, dq_rest], dim=2), dk, dv]
+
+
+def _first(masks: Sequence[np.ndarray], call: int) -> int:
+    """The number of tokens at the start of all segments that see all before them, if a call of their own pays."""
+    first = min(int((mask.sum(1) == np.arange(1, len(mask) + 1)).cumprod().sum()) for mask in masks)
+    after = max(map(len, masks)) - first
+    saved = len(masks) * (first * after + first ** 2 / 2)  # pairs
+    return first if first >= FIRST and after > 0 and saved > call else 0
 
 
 class _Above(NamedTuple):
@@ -130,8 +169,9 @@ class Whole:
         the logarithms of the joint normalisers, (N, H)."""
         parts, fast, repeat = [], is_fast(q, v, options), len(q) // len(k)
         for own in self.own:
-            seen = own.seen if fast else self._seen_own(own, options.window)
-            found = attended(*_own(own.band, q, k, v), seen, options, causal=seen is None)
+            x = _own(own.band, q, k, v)
+            found = own.attend(*x,
+                               options.scale) if fast else attended(*x, self._seen_own(own, options.window), options)
             parts.append([own.band.take(x.transpose(1, 2)) for x in found])
         out, lse = (self.packed.join(list(x)) for x in zip(*parts))
         for above in self.above:
@@ -233,12 +273,12 @@ class _Flash(torch.autograd.Function):
         plan, groups, repeat = ctx.plan, len(k), len(q) // len(k)
         grad, out, lse = (x.transpose(0, 1) for x in (grad, out, lse))  # (H, N, D), (H, N)
         parts = []
-        for band, seen in plan.own:
-            x = _own(band, q, k, v)
+        for own in plan.own:
+            band, x = own.band, _own(own.band, q, k, v)
             # a padded cell sees later tokens, whose scores may exceed its normaliser by far: its weights become 0
             o, g = (band.place_filled(y).transpose(0, 1) for y in (out, grad))
             m = band.place_filled(lse, math.inf).transpose(0, 1).contiguous()
-            dq, dk, dv = flash_backward(g, *x, o, m, ctx.scale, added(seen, q), causal=seen is None)
+            dq, dk, dv = own.backward(g, x, o, m, ctx.scale)
             if repeat > 1:
                 dk, dv = (y.unflatten(1, (groups, repeat)).sum(2) for y in (dk, dv))
             parts.append(tuple(band.take(y.transpose(1, 2)) for y in (dq, dk, dv)))
