@@ -124,7 +124,7 @@ def _trained(task: Task, seed: int, run: str) -> Seed:
     for update in range(start.update, start.end):
         keys = [key for key in found[0] if key[0] == update]
         means[:, update - start.update] = [np.mean([groups[key].reward for key in keys]) for groups in found]
-    later = (read_groups(folder, start.update + 1, start.end) for folder in folders)
+    later = (read_groups(folder, start.update + 1, start.end, by_checkpoint=False) for folder in folders)
     compared = difference(*later, start.update + 1, start.end)
     return Seed(means, np.array([1., *compared.equal_rows]), compared.fewer)
 

@@ -23,9 +23,14 @@ from .chain import Chain, read_chain
 
 
 def start_of(run: str, update: int) -> Optional[str]:
-    """The last checkpoint of a run before an update; None if its start is."""
+    """The last checkpoint of a run before an update, or that of another run from which it went on; None if its start
+    is."""
     found = [path for path in numbered(os.path.join(run, 'ckpt')) if number_of(path) <= update]
-    return found[0] if found else None
+    if found:
+        return found[0]
+    learn = read_total_config(run)['policy'].get('learn', {})
+    before = learn.get('learner', {}).get('hook', {}).get('load_ckpt_before_run')
+    return before if learn.get('resume_training') and before else None
 
 
 def again(
@@ -33,7 +38,7 @@ def again(
         start: Optional[str],
         last: int,
         threads: Optional[int] = None,
-        settings: Dict[str, Any] = {}
+        settings: Optional[Dict[str, Any]] = None
 ) -> Chain:
     """
     Overview:
@@ -43,13 +48,13 @@ def again(
         - start (:obj:`Optional[str]`): The checkpoint from which they are made, also of another run; None: the start.
         - last (:obj:`int`): Number of the last update.
         - threads (:obj:`Optional[int]`): Number of threads; None: as many as now.
-        - settings (:obj:`Dict[str, Any]`): Other values of keys of the config.
+        - settings (:obj:`Optional[Dict[str, Any]]`): Other values of keys of the config.
     """
     total = read_total_config(run)
     import_module(total['policy'].get('import_names', []))
     check_grpo(run, total['policy']['type'])
     saved = config_of(run)
-    main_config = _prepared(copy.deepcopy(saved.main_config), run, start, settings)
+    main_config = _prepared(copy.deepcopy(saved.main_config), run, start, settings or {})
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder, _threads(threads), redirect_stdout(io.StringIO()):
         main_config.exp_name = os.path.relpath(os.path.join(folder, 'run'))
         configs = main_config, saved.create_config
@@ -68,7 +73,7 @@ def _prepared(main_config: EasyDict, run: str, start: Optional[str], settings: D
     for key, value in settings.items():
         _set(main_config, key, value)
     policy = main_config.policy
-    policy.multi_gpu = False
+    policy.update(multi_gpu=False, shard=False)
     _set(policy, 'run.num_updates', None)
     _set(policy, 'instruments.digests', True)
     _set(policy, 'instruments.digests_limit', 1e6)

@@ -75,12 +75,19 @@ class _Causes:
             threads = int(self._machine[SWITCHED][1])
             yield f"  RUN_A's with {threads} threads: {self._makes(self._again(self._a, threads))}"
         values = dict(leaves(read_total_config(self._b.run)))
-        for key in [key for key in self._keys if key in values][:MOST_KEYS] if self._several else ():
+        if not self._several:
+            yield from (f'  {key} is the only setting that differs' for key in self._keys)
+            return
+        tried = [key for key in self._keys if key in values][:MOST_KEYS]
+        for key in tried:
             try:
                 found = self._makes(self._again(self._a, keys={key: values[key]}))
             except ConfigError as error:
                 found = f'not possible ({describe(error):.200})'
             yield f"  RUN_A's with {key} of RUN_B: {found}"
+        left = [key for key in self._keys if key not in tried]
+        if left:
+            yield f"  not tried: {', '.join(left)}"
 
     def _makes(self, made: Chain) -> str:
         """What one setting alone does, with which the update of RUN_A was made again."""

@@ -30,14 +30,14 @@ def main(run_a: str, run_b: str, tolerance: float, again: bool, trust: bool) -> 
             check_folder(folder)
         a, b = read_chain(run_a), read_chain(run_b)
         found = parting(a, b, tolerance)
+        for line in [*settings_text(a, b), *parting_text(found, tolerance)]:
+            echo(line)
+        if found.difference is not None and found.difference.stage not in ('checkpoint', 'start') and again:
+            for line in causes(a, b, found.update, found.difference.stage, trust):
+                echo(line)
     except click.ClickException as error:
         error.exit_code = 2
         raise
-    for line in [*settings_text(a, b), *parting_text(found, tolerance)]:
-        echo(line)
-    if found.difference is not None and found.difference.stage not in ('checkpoint', 'start') and again:
-        for line in causes(a, b, found.update, found.difference.stage, trust):
-            echo(line)
     raise SystemExit(int(found.difference is not None))
 
 

@@ -48,9 +48,9 @@ def _starts(a: Chain, b: Chain, update: int) -> Iterator[Difference]:
     begins = [[begin for begin in chain.begins if begin['begin'] == update] for chain in (a, b)]
     for chain, found in zip((a, b), begins):
         yield from altered(chain.run, found)
-    for one in begins[0][-1:]:
-        for two in begins[1][-1:]:
-            yield from tensors('start', one['weights'], two['weights'], a.name)
+    if all(begins):
+        one, two = (found[-1]['weights'] for found in begins)
+        yield from tensors('start', one, two, a.name)
 
 
 def altered(run: str, begins: List[Line]) -> Iterator[Difference]:

@@ -25,7 +25,7 @@ NOTE = '''\
   numbers. The interval is a 95 % bootstrap interval over these pairs (percentiles of 9,999 resamples). It tells how
   well these groups measure the two branches, and not what another seed would do.
 - "Pairing saves": how many times more groups with other problems and random numbers would give this interval.
-- The first update's groups are sampled by the weights of the checkpoint, and differ only if sampling does.'''
+- The first update's groups are sampled by the weights of the checkpoint. They count only if sampling differs.'''
 
 
 @click.command()
@@ -79,7 +79,6 @@ def run_all(run: str, branches: List[Branch], start: Start, buffered: bool) -> D
         for branch in waiting:
             try_out(branch, branch.configs(saved, start), saved.seed, state)
             gc.collect()  # its model, before the next one is made
-        saved = saved._replace(seed=state['run']['seed'])
         del state
     for branch in branches:
         branch.begin(saved, start)

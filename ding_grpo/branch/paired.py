@@ -13,7 +13,7 @@ Pair = Tuple[Group, Group]
 
 class Difference(NamedTuple):
     """The rewards of a branch minus those of the first one. Lists have one entry for each update."""
-    pairs: int
+    pairs: int  # that count
     unpaired: int  # groups that one of the two has not, or with another problem, or without a reward
     mean: Optional[Estimate]  # over all pairs
     of_update: List[Optional[Estimate]]
@@ -26,20 +26,22 @@ class Difference(NamedTuple):
         return next((number for number, share in enumerate(self.equal_rows) if share < 0.5), None)
 
 
-def difference(first: Groups, other: Groups, begin: int, end: int) -> Difference:
-    """Compare two branches in the updates from ``begin`` to before ``end``."""
+def difference(first: Groups, other: Groups, begin: int, end: int, by_checkpoint: bool = True) -> Difference:
+    """Compare two branches in the updates from ``begin`` to before ``end``. ``by_checkpoint``: whether the checkpoint
+    samples the groups of ``begin``, which then count only if they differ."""
     by_update: Dict[int, List[Pair]] = {update: [] for update in range(begin, end)}
     for key in sorted(set(first) & set(other)):
         a, b = first[key], other[key]
         if a.problem == b.problem and a.reward is not None and b.reward is not None:
             by_update[key[0]].append((a, b))
-    pairs = sum(map(len, by_update.values()))
-    rewards = [[(a.reward, b.reward) for a, b in of_update] for of_update in by_update.values()]
+    unpaired = len(set(first) | set(other)) - sum(map(len, by_update.values()))
+    counting = begin + (by_checkpoint and all(a == b for a, b in by_update[begin]))
+    rewards = [[(a.reward, b.reward) for a, b in by_update[update]] for update in range(counting, end)]
     return Difference(
-        pairs,
-        len(set(first) | set(other)) - pairs,
+        sum(map(len, rewards)),
+        unpaired,
         mean([b - a for of_update in rewards for a, b in of_update]),
-        [mean([b - a for a, b in of_update]) for of_update in rewards],
+        [mean([b.reward - a.reward for a, b in of_update]) for of_update in by_update.values()],
         [_equal(of_update) for of_update in by_update.values()],
         times_fewer(rewards),
     )

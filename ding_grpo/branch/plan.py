@@ -121,11 +121,12 @@ def branches_of(settings: Sequence[str], out: str, own: bool) -> List[Branch]:
     found = [Branch(name or _name(chosen), chosen, '') for chosen, name in sweep(settings)]
     if own or len(found) == 1:
         found.insert(0, Branch(OWN, [], ''))
-    names = [branch.name for branch in found]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f'{name}: the value is given twice.')
-    return [branch._replace(folder=os.path.join(out, branch.name.replace(os.sep, '_'))) for branch in found]
+    found = [branch._replace(folder=os.path.join(out, branch.name.replace(os.sep, '_'))) for branch in found]
+    folders = [branch.folder for branch in found]
+    for branch in found:
+        if folders.count(branch.folder) > 1:
+            raise ConfigError(f'{branch.name}: the value is given twice.')
+    return found
 
 
 def _name(settings: List[str]) -> str:

@@ -97,6 +97,8 @@ class RecordedSampler(Sampler):
                 f"{KEY}.run = {engine.get('run')!r}: must be the folder of a run whose engine had record=True; there "
                 f'is no {self._folder}.'
             )
+        if cfg.collect.extra_rows > 0:
+            raise ConfigError(f'policy.collect.extra_rows = {cfg.collect.extra_rows}: not available with {KEY}.')
         self._model, self._collect_iter = ModelSampler(model), None
         self._left: Dict[Tuple, Deque[Turn]] = {}  # of the collect, by group, row and what is before
 
@@ -127,7 +129,10 @@ class RecordedSampler(Sampler):
 
     def _read(self, collect_iter: int) -> None:
         """Read the rows of a collect; of one that a resumed run repeated, the last ones."""
-        rows = {(row['group'], row['text']): row for row in read_json_lines(_file(self._folder, collect_iter))}
+        path = _file(self._folder, collect_iter)
+        if not os.path.exists(path):
+            raise ConfigError(f'{KEY}: the record has no collect after {collect_iter} updates; there is no {path}.')
+        rows = {(row['group'], row['text']): row for row in read_json_lines(path)}
         self._collect_iter, self._left = collect_iter, defaultdict(deque)
         for row in rows.values():
             self.exact = row['exact']

@@ -129,7 +129,7 @@ def run_config(cfg: Dict[str, Any], changes: Changes) -> EasyDict:
             'changes which rows are dropped.'
         )
     # one process makes the same groups as several; each update is recorded
-    cfg['policy']['multi_gpu'] = False
+    cfg['policy'].update(multi_gpu=False, shard=False)
     cfg['policy'].setdefault('instruments', {})['tokens_every'] = 1
     return EasyDict(cfg)
 

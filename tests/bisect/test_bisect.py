@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from ding_grpo.bisect import causes
+from ding_grpo.bisect.stages import tensors
 from ding_grpo.instruments.digests import short
 from ding_grpo.instruments.hashes import coded, decoded
 from ding_grpo.run.checkpoint import read_checkpoint
@@ -38,6 +40,7 @@ def test_a_changed_key_is_named_and_its_stage(run, own_folder):
     assert first_of(out).startswith('update 0, loss: total_loss: ') or first_of(out).startswith('update 0, gradients: ')
     assert 'under the settings of RUN_A: as RUN_A has recorded it' in out
     assert 'under the settings of RUN_B: as RUN_B has recorded it' in out
+    assert 'policy.learn.entropy.weight is the only setting that differs' in out
 
 
 def test_one_of_two_changed_keys_makes_the_difference(run, own_folder):
@@ -46,7 +49,24 @@ def test_one_of_two_changed_keys_makes_the_difference(run, own_folder):
     main.policy.learn.entropy.weight, main.policy.learn.clip.ratio = 0.5, 0.1
     out = asked(bisect, run, train('b', (main, create)))[1]
     assert 'policy.learn.clip.ratio of RUN_B: does not make the difference alone' in out
-    assert 'policy.learn.entropy.weight of RUN_B: makes the ' in out
+    assert 'policy.learn.entropy.weight of RUN_B: makes the ' in out and 'not tried' not in out
+
+
+def test_keys_beyond_the_first_ones_are_told(run, own_folder):
+    main, create = configs()
+    main.policy.learn.entropy.weight, main.policy.learn.clip.ratio = 0.5, 0.1
+    other = train('b', (main, create))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(causes, 'MOST_KEYS', 1)
+        out = asked(bisect, run, other)[1]
+    assert "RUN_A's with policy.learn.clip.ratio of RUN_B" in out and 'not tried: policy.learn.entropy.weight\n' in out
+
+
+def test_a_divided_model_has_no_tensors_to_compare():
+    whole = [('h', 1., 1.), ('i', 2., 1.)]
+    assert not list(tensors('weights', [], whole, str)) and not list(tensors('weights', whole, [], str))
+    assert [d.place for d in tensors('weights', whole, whole[:1], str)] == ['number of tensors']
+    assert [d.place for d in tensors('weights', whole, [('h', 1., 1.), ('j', 2., 1.)], str)] == ['1']
 
 
 def test_the_newest_checkpoint_of_both_runs_is_the_start(own_folder):

@@ -16,7 +16,9 @@ def test_the_bootstrap_by_hand():
     """The mean of a resample of (0, 0, 3) is 0, 1, 2 or 3 with probability 8, 12, 6 and 1 of 27: the ends are at 2.5 %,
     and 3 has 3.7 %."""
     first, other = groups([[1., 2.], [4.]]), groups([[1., 2.], [7.]])
-    found = difference(first, other, 5, 7)
+    counted = difference(first, other, 5, 7)
+    assert (counted.pairs, counted.unpaired, counted.equal_rows) == (1, 0, [1, 1])  # the first two are equal
+    found = difference(first, other, 5, 7, by_checkpoint=False)
     assert found.mean == (1, 0, 3) == mean([0, 0, 3])
     assert (found.pairs, found.unpaired, found.of_update) == (3, 0, [None, None])  # fewer than 3 in an update
     assert mean([1, 2]) is None and mean([2, 2, 2]) == (2, 2, 2)
@@ -60,7 +62,7 @@ def test_where_rows_part():
         'mean reward': '1',
         'difference': '0',
         '95 % interval': '0 to 0',
-        'pairs': '9',
+        'pairs': '6',
         'half of the rows differ after': '2 updates',
         'pairing saves': '',
         'evaluation at the end': '3.25',

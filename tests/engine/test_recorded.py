@@ -66,7 +66,7 @@ def test_turns_are_made_again_bit_for_bit(trained):
 def test_without_a_record_the_model_samples_other_rows(trained):
     trained(record=False, updates=1)
     assert not os.path.exists('run/log/collector/rows')
-    assert 'not what the run says, from sampled on' in asked(verify, 'run', '--updates', '0')
+    assert 'differs from the run (run / again), first in sampled' in asked(verify, 'run', '--updates', '0')
 
 
 def test_replayed_group_is_that_of_the_run(trained):
@@ -94,7 +94,7 @@ def test_row_of_another_prompt_is_the_models(trained, capsys):
     assert metrics('again')[0]['reward_mean'] == pytest.approx(metrics('run')[0]['reward_mean'], abs=0.2)
 
 
-def test_a_run_learns_what_its_record_says(trained):
+def test_a_run_learns_what_its_record_says_and_ends_with_it(trained):
     trained(updates=3)
     configs = small('think_answer_grpo')
     configs[0].policy.collect.engine = dict(type='recorded', run='run')
@@ -102,6 +102,8 @@ def test_a_run_learns_what_its_record_says(trained):
     for before, after in zip(metrics('run'), metrics('again')):
         for name in ('total_loss', 'reward_mean', 'grad_norm', 'entropy'):
             assert before[name] == after[name]
+    with pytest.raises(ConfigError, match='the record has no collect after 3 updates'):
+        train(configs, updates=4, name='longer', learning_rate=0.01)
 
 
 # Rows of collect 4: two turns with a reply (9, 9) between them, and two texts of one episode.
@@ -130,9 +132,9 @@ def recorded():
     policy = EasyDict(collect=dict(engine=dict(type='vllm', record=True), max_staleness=2, in_flight=True))
     from_record(policy, 'run')
     assert policy.collect.pop('engine') == dict(type='recorded', run=os.path.abspath('run'))
-    assert policy.collect == dict(max_staleness=0, in_flight=False)
+    assert dict(policy.collect) == dict(max_staleness=0, in_flight=False)
     model = make_model()
-    sampler = RecordedSampler(EasyDict(collect=dict(engine=dict(type='recorded', run='run'))), model)
+    sampler = RecordedSampler(EasyDict(collect=dict(engine=dict(type='recorded', run='run'), extra_rows=0)), model)
     sampler.bind(TokenSpec(Letters(), (1, ), 36, 8, 6, dict(right=1.), 1, 6, None), Sampling(top_k=2))
     return sampler, model
 
@@ -158,9 +160,7 @@ def test_rows_beside_a_forced_one_are_those_of_the_record(recorded, capsys):
     asked_for = request([[3], [3], [4, 4]], rows=[0, 1, 1], forced={(1, 0): 3}, limit=torch.tensor([6, 2, 6]))
     alone = ModelSampler(model)
     alone.bind(TokenSpec(Letters(), (1, ), 36, 8, 6, dict(right=1.), 1, 6, None), Sampling(top_k=2))
-    own = alone.sample(
-        RowRequest([1], [torch.tensor([3])], {}, asked_for.uniform[1:2], torch.tensor([2]), {(0, 0): 3})
-    )
+    own = alone.sample(RowRequest([1], [torch.tensor([3])], {}, asked_for.uniform[1:2], torch.tensor([2]), {(0, 0): 3}))
     found = sampler.sample(asked_for)
     assert 'the model samples 1 of 3 rows' in capsys.readouterr().out
     assert found.action[1].tolist() == own.action[0].tolist() and found.action[1, 0] == 3
@@ -172,6 +172,7 @@ def test_rows_beside_a_forced_one_are_those_of_the_record(recorded, capsys):
 @pytest.mark.parametrize(
     'collect, told', [
         (dict(extra_rows=1), r'policy\.collect\.extra_rows = 1: not available'),
+        (dict(engine=dict(type='recorded', run='.'), extra_rows=1), r'policy\.collect\.extra_rows = 1: not available'),
         (dict(engine=dict(type='recorded', run='none')), r"policy\.collect\.engine\.run = 'none': must be the folder"),
         (dict(engine=dict(type='recorded', of='x')), r"policy\.collect\.engine\.of = 'x': unknown key"),
         (dict(engine=dict(type='other')), "must be a dict with type='vllm' or type='recorded'"),
@@ -181,5 +182,6 @@ def test_what_cannot_be_is_told(collect, told):
     configs = small('think_answer_grpo', env=dict(collector_env_num=10))
     configs[0].policy.collect.engine = dict(type='vllm', url='http://127.0.0.1:1', record=True)
     configs[0].policy.collect.update(collect)
+    os.makedirs('log/collector/rows')
     with pytest.raises(ConfigError, match=told):
         train(configs, updates=1)
