@@ -197,7 +197,6 @@ def draw(found: Dict[str, List[Seed]], path: str) -> None:
         other.set_ylim(0, 1.05)
         axes.set(xlabel='updates after the checkpoint', ylabel='standard deviation over seeds', title=name)
         axes.set_ylim(0)
-        axes.xaxis.get_major_locator().set_params(integer=True)
     finish(figure, path)
 
 
