@@ -5,7 +5,8 @@ import numpy as np
 
 class ProblemOrder:
     """The problems of training in shuffled epochs: every problem once before any of them twice. The order is a function
-    of run seed and epoch, so that a resumed run and several processes draw the same problems."""
+    of run seed and epoch, so that a resumed run and several processes draw the same problems. Positions are counted by
+    ``source.py``; pools of problems: ``problem_pools.py``."""
 
     def __init__(self, seed: int, number: int) -> None:
         self._seed, self._number = seed, number

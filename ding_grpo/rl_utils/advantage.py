@@ -1,3 +1,5 @@
+"""How the rewards of a group are compared; a method is a function in ``_METHODS``. ``ding_grpo/learn/advantage.py``
+selects what is compared."""
 from typing import Callable, Dict, NamedTuple, Optional
 
 import torch

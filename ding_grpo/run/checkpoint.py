@@ -1,7 +1,8 @@
 """
 Checkpoints that are either complete or absent. A file is written under a temporary name, flushed to the disk and then
 renamed, so a kill or a full disk leaves the previous file intact. ``torch.save`` writes a zip archive with a CRC-32 of
-every record. Reading verifies these checksums, which detects any later damage.
+every record. Reading verifies these checksums, which detects any later damage. When one is written: ``saver.py``; what
+is in it: ``run_state.py``.
 """
 import fcntl
 import glob
