@@ -222,8 +222,7 @@ class TokenActor(Actor):
             reading = Reading(logp, h, squares=rest[0] if squares else None)
             if teacher is not None:
                 temperature = self._sampling.temperature
-                hidden = states.of_tokens()  # (B, S, H)
-                found = teacher.compare(batch, prompts, logp, hidden, model.output_head(), temperature)
+                found = teacher.compare(batch, prompts, logp, states, model.output_head(), temperature)
                 reading = reading._replace(divergence=found[0], teacher_kl=found[1])
             if critic is None:
                 return reading

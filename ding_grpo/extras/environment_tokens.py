@@ -16,6 +16,7 @@ from ding_common import ConfigError
 from ding_grpo.data.batch import Batch
 from ding_grpo.learn.extra_loss import ExtraLoss, Setting
 from ding_grpo.model import PromptBatch
+from ding_grpo.model.read.completions import States
 from ding_grpo.model.read.output_head import OutputHead
 from ding_grpo.rl_utils import linear_log_prob, supervised_data, supervised_error
 
@@ -31,9 +32,10 @@ class Predictions:
     """Computes log-probabilities of the environment's tokens, as a head of ``Actor.read``."""
 
     def compare(
-            self, batch: Batch, prompts: PromptBatch, logp: Tensor, hidden: Tensor, head: OutputHead, temperature: float
+            self, batch: Batch, prompts: PromptBatch, logp: Tensor, states: States, head: OutputHead, temperature: float
     ) -> Tuple[Tensor, Tensor]:
-        """Those of the tokens of ``of_environment`` (B, S), and zeros. ``hidden`` (B, S, H) is before each token."""
+        """Those of the tokens of ``of_environment`` (B, S), and zeros. ``states`` are before each token."""
+        hidden = states.of_tokens()  # (B, S, H)
         found = linear_log_prob(
             hidden, index=batch.action, mask=of_environment(batch), temperature=temperature, **head._asdict()
         )

@@ -20,6 +20,7 @@ from ding_grpo.config.sections.supervised import self_teacher
 from ding_grpo.data.batch import Batch
 from ding_grpo.learn.extra_loss import Setting
 from ding_grpo.model import PromptBatch
+from ding_grpo.model.read.completions import States
 from ding_grpo.model.read.output_head import OutputHead
 
 from .teacher import TeacherLoss, divergence_of
@@ -153,7 +154,7 @@ class SelfTeacherLoss(TeacherLoss):
         return dict(context_rows=sum(known) / max(len(known), 1))
 
     def compare(
-            self, batch: Batch, prompts: PromptBatch, logp: Tensor, hidden: Tensor, head: OutputHead, temperature: float
+            self, batch: Batch, prompts: PromptBatch, logp: Tensor, states: States, head: OutputHead, temperature: float
     ) -> Tuple[Tensor, Tensor]:
         """See ``Teacher.compare``."""
         divergence, kl = torch.zeros_like(logp), torch.zeros_like(logp)
@@ -162,12 +163,10 @@ class SelfTeacherLoss(TeacherLoss):
             return divergence, kl
         part, model = batch.take(rows), self._model if self._copy is None else self._copy
         steps = part.action.shape[1]
-        own = PromptBatch.of(part.context, logp.device)
+        own, known = PromptBatch.of(part.context, logp.device), states._replace(state=states.state[rows, :steps])
         with torch.no_grad(), model.without_adapters() if self._kind == 'start' else nullcontext():
-            read = model.completion_hidden(own, part.action, part.length)
-        found = divergence_of(
-            self._cfg, part, logp[rows, :steps], hidden[rows, :steps], head, read, model.output_head(), temperature
-        )
+            read = model.completion_states(own, part.action, part.length)
+        found = divergence_of(self._cfg, part, logp[rows, :steps], known, head, read, model.output_head(), temperature)
         divergence[rows, :steps], kl[rows, :steps] = found
         return divergence, kl
 

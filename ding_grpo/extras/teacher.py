@@ -15,6 +15,7 @@ from ding_grpo.data.batch import Batch
 from ding_grpo.data.diagnose import check_weights
 from ding_grpo.learn.extra_loss import ExtraLoss, Setting
 from ding_grpo.model import PromptBatch
+from ding_grpo.model.read.completions import States
 from ding_grpo.model.read.output_head import OutputHead
 from ding_grpo.rl_utils import (
     LinearOutput, distillation_data, distillation_error, linear_divergence, linear_log_prob, sampled_divergence
@@ -99,22 +100,22 @@ class Teacher:
             batch: Batch,
             prompts: PromptBatch,
             logp: Tensor,
-            hidden: Tensor,
+            states: States,
             head: OutputHead,
             temperature: float,
     ) -> Tuple[Tensor, Tensor]:
         """The divergence (B, S) of each token's distribution from the teacher's, differentiable and 0 in uncounted
-        steps, and KL(policy || teacher) (B, S) without a gradient. ``logp`` (B, S), ``hidden`` (B, S, H) before each
-        token and the output layer ``head`` are the policy's. The teacher has the temperature of sampling too."""
+        steps, and KL(policy || teacher) (B, S) without a gradient. ``logp`` (B, S), ``states`` before each token and
+        the output layer ``head`` are the policy's. The teacher has the temperature of sampling too."""
         cfg, action, mask, of_teacher = self._cfg, batch.action, batch.weight, self.model.output_head()
         if self._ids is not None:
             prompts, action, mask = self._translate(batch, prompts)
             shared = (self._ids >= 0).nonzero().squeeze(1)
             head, of_teacher = _only(head, shared), _only(of_teacher, self._ids[shared])
         with torch.no_grad():
-            read = self.model.completion_hidden(prompts, action, batch.length)  # (B, S, H')
+            read = self.model.completion_states(prompts, action, batch.length)
         return divergence_of(
-            cfg, replace(batch, action=action, weight=mask), logp, hidden, head, read, of_teacher, temperature
+            cfg, replace(batch, action=action, weight=mask), logp, states, head, read, of_teacher, temperature
         )
 
     def _translate(self, batch: Batch, prompts: PromptBatch) -> Tuple[PromptBatch, Tensor, Tensor]:
@@ -127,17 +128,24 @@ class Teacher:
 
 
 def divergence_of(
-        cfg: Dict, batch: Batch, logp: Tensor, hidden: Tensor, head: OutputHead, read: Tensor, of_teacher: OutputHead,
+        cfg: Dict, batch: Batch, logp: Tensor, states: States, head: OutputHead, read: States, of_teacher: OutputHead,
         temperature: float
 ) -> Tuple[Tensor, Tensor]:
-    """``Teacher.compare``, from the states (B, S, H') that the teacher has read; ``cfg`` is
-    ``policy.learn.distillation``."""
+    """``Teacher.compare``, from the states that the teacher has read; ``cfg`` is ``policy.learn.distillation``. Tokens
+    with the same states of both, such as the first ones of rows with the same prompts, have one divergence."""
     mask = batch.weight
     if cfg.exact:
-        return linear_divergence(
-            LinearOutput(hidden, *head), LinearOutput(read, *of_teacher), mask, cfg.divergence, cfg.mix, temperature
+        counted, number = mask != 0, len(read.hidden)
+        pairs, pair = (states.state * number + read.state)[counted].unique(return_inverse=True)  # (U, ), (N, )
+        own, other = states.hidden.index_select(0, pairs // number), read.hidden.index_select(0, pairs % number)
+        found = linear_divergence(
+            LinearOutput(own.unsqueeze(0), *head), LinearOutput(other.unsqueeze(0), *of_teacher), None, cfg.divergence,
+            cfg.mix, temperature
         )
-    of_tokens = linear_log_prob(read, index=batch.action, mask=mask, temperature=temperature, **of_teacher._asdict())
+        return tuple(x.new_zeros(mask.shape).masked_scatter(counted, x[0].index_select(0, pair)) for x in found)
+    of_tokens = linear_log_prob(
+        read.hidden, state=read.state, index=batch.action, mask=mask, temperature=temperature, **of_teacher._asdict()
+    )
     old = batch.logp_old if batch.logp_first is None else batch.logp_first
     counted = mask != 0
     logp, old = (x.masked_fill(~counted, 0) for x in (logp, old))

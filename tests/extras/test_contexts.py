@@ -6,6 +6,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from ding_grpo.data.batch import Batch
+from ding_grpo.extras import teacher as teacher_module
 from ding_grpo.rl_utils import exact_kl
 from tests.cases import long
 from tests.extras.test_self_teacher import BARE, ENV, Told, groups, taught, text
@@ -111,3 +112,21 @@ def test_a_run_with_a_mean_of_the_weights_is_resumed_bit_by_bit(own_folder):
     for key in ('model', 'self_teacher'):
         assert distance(whole[key], part[key]) == 0
     assert distance(whole['model'], whole['self_teacher']) > 1e-4
+
+
+def test_tokens_with_the_same_states_have_one_divergence(monkeypatch):
+    """Three different rows of a prompt: what is before their first tokens, after token 3, and after token 4."""
+    policy, sizes = taught(policy=dict(group_size=SIZE)), []
+    change(policy.model, 3.)
+    whole = teacher_module.linear_divergence
+    monkeypatch.setattr(
+        teacher_module, 'linear_divergence', lambda own, *given: sizes.append(own.hidden.shape) or whole(own, *given)
+    )
+    batch = random_rows(policy, SIZE)
+    batch.action[:, :2] = torch.tensor([[3, 2], [3, 5], [4, 6], [4, 6]])
+    batch = replace(batch, length=torch.full((SIZE, ), 2), weight=(torch.arange(LONGEST) < 2).float().repeat(SIZE, 1))
+    batch = policy.terms['self_teacher'].prepare(batch, None)
+    found = policy.read(batch, teacher=policy.terms['self_teacher']).divergence
+    kl = exact_kl(*(_logits(policy.model, prompts, batch) for prompts in (batch.prompts, batch.context)))
+    assert [shape[:2] for shape in sizes] == [(1, 3)]
+    assert torch.allclose(found, kl * batch.weight, atol=2e-5) and (found[:, :2] > 1e-3).all()
