@@ -186,7 +186,9 @@ class Batch:
                 yield torch.tensor([], dtype=torch.long), replace(idle, weight=torch.zeros_like(idle.weight))
 
     def to(self, device: torch.device) -> 'Batch':
-        """The batch on a device; prompts and contexts stay where they are."""
+        """The batch on a device, itself if it is there; prompts and contexts stay where they are."""
+        if self.weight.device == device:
+            return self
         moved = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ('prompts', 'context')}
         return replace(self, **to_device({name: x for name, x in moved.items() if x is not None}, device))
 

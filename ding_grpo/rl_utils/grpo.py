@@ -15,7 +15,7 @@ from .check import as_floats, check_leading, check_tensor, wide_type
 from .kl import bounded, kl_estimate
 from .log_probs.log_prob import LogProbFunction, efficient_method, log_probs
 from .loss_config import LossConfig, with_options
-from .reduce import masked_mean, reduce_loss, row_mean
+from .reduce import count_of, reduce_loss, row_mean
 from .surrogates import surrogate_arguments
 
 grpo_data = namedtuple('grpo_data', ['logp_new', 'logp_old', 'logp_ref', 'adv', 'weight', 'group'], defaults=(None, ))
@@ -142,10 +142,12 @@ def _info(
         log_ratio: Tensor, ratio: Tensor, kl: Tensor, adv: Tensor, counted: Tensor, low: float, high: float
 ) -> grpo_info:
 
-    def mean(x: Tensor) -> Tensor:
-        return masked_mean(x.to(ratio.dtype), counted)
+    outside, total = counted == 0, count_of(counted)
 
-    largest = ratio.masked_fill(counted == 0, 0).max() if ratio.numel() > 0 else ratio.new_zeros(())
+    def mean(x: Tensor) -> Tensor:  # ``masked_mean``, whose parts that depend on the weights alone are computed once
+        return (x.to(ratio.dtype) * counted).masked_fill(outside, 0).sum() / total
+
+    largest = ratio.masked_fill(outside, 0).max() if ratio.numel() > 0 else ratio.new_zeros(())
     share = ratio * counted / largest.clamp(min=torch.finfo(ratio.dtype).tiny)  # the square of ratio may overflow
     found = dict(
         approx_kl=mean(-log_ratio),
@@ -156,7 +158,7 @@ def _info(
         ratio_mean=mean(ratio),
         ratio_max=largest,
     )
-    shares = [masked_mean(share, counted), masked_mean(share * share, counted)]
+    shares = [mean(share), mean(share * share)]
     *numbers, of_share, of_square = torch.stack([*found.values(), *shares]).tolist()  # the only wait for a GPU
     found = dict(zip(found, numbers))
     return grpo_info(**found, effective_sample_size=of_share ** 2 / of_square if found['ratio_max'] > 0 else 0.)

@@ -10,12 +10,12 @@ REDUCTIONS = ('sequence', 'token', 'constant', 'sum')
 def masked_mean(x: Tensor, weight: Tensor) -> Tensor:
     """Mean of x (B, S) over all tokens that count, sum(x * weight) / sum(weight); 0 if no token counts. Any value is
     allowed where ``weight`` is 0, even NaN."""
-    return masked(x, weight).sum() / _count(weight)
+    return masked(x, weight).sum() / count_of(weight)
 
 
 def row_mean(x: Tensor, weight: Tensor) -> Tensor:
     """Mean (B, ) of each row of x (B, S) over its tokens that count; 0 for a row in which no token counts."""
-    return masked(x, weight).sum(dim=1) / _count(weight, 1)
+    return masked(x, weight).sum(dim=1) / count_of(weight, 1)
 
 
 def sequence_mean(x: Tensor, weight: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ def masked(x: Tensor, weight: Tensor) -> Tensor:
     return (widened(x) * weight).masked_fill(weight == 0, 0)
 
 
-def _count(weight: Tensor, dim: Optional[int] = None) -> Tensor:
+def count_of(weight: Tensor, dim: Optional[int] = None) -> Tensor:
     """Sum of weights, in float32 or wider; 1 if it is 0."""
     count = widened(weight).sum() if dim is None else widened(weight).sum(dim=dim)
     return count.masked_fill(count == 0, 1)

@@ -129,15 +129,17 @@ def draw(logit: Tensor, uniform: Tensor, line: Optional[Tensor] = None) -> Tuple
     ``logit`` is (L, K), where -inf is never drawn; ``line`` (B, ) is the one of the L that each row is drawn from, None
     for its own. Returns the drawn positions and their log-probabilities in nats, (B, ) each: NaN, with an arbitrary
     position, in a row whose logits do not define a distribution, because they are NaN, infinite, or all -inf."""
-    line = torch.arange(len(logit), device=logit.device) if line is None else line
     shifted = logit - logit.amax(-1, keepdim=True)  # (L, K)
     mass = shifted.exp()
     if mass.shape[1] <= BLOCK:
-        up_to = mass.cumsum(-1, dtype=torch.double)[line]
+        up_to = mass.cumsum(-1, dtype=torch.double)
+        up_to = up_to if line is None else up_to[line]  # (B, K)
         total = up_to[:, -1]
         point = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
         index = torch.searchsorted(up_to, point.unsqueeze(1), right=True).clamp_(max=mass.shape[1] - 1)  # NaN: any
-        return index.squeeze(1), shifted[line, index.squeeze(1)] - total.log().to(shifted.dtype)
+        taken = shifted.gather(1, index).squeeze(1) if line is None else shifted[line, index.squeeze(1)]
+        return index.squeeze(1), taken - total.log().to(shifted.dtype)
+    line = torch.arange(len(logit), device=logit.device) if line is None else line
     if mass.shape[1] % BLOCK:
         mass = F.pad(mass, (0, -mass.shape[1] % BLOCK))
     mass = mass.unflatten(1, (-1, BLOCK))  # (L, blocks, BLOCK)
