@@ -75,8 +75,8 @@ token to that of separate rows, round by round. {machine}.
 {table}
 
 A late place is the shape in which a tree should lose: its shared part is one row of the batch, which a matrix product
-reads as slowly as several, and its end has more rows than the separate ones. In learning, the first row of a tree is attended
-without a mask, as separate rows are, and the others with one.
+reads as slowly as several, and its end has more rows than the separate ones. In learning, the first row of a tree is
+attended without a mask, as separate rows are, and the others with one.
 """
 
 
