@@ -5,7 +5,6 @@ is wrong with the data. It trains nothing that is kept.
 import os
 from contextlib import contextmanager, nullcontext
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
-from unittest import mock
 
 import click
 from easydict import EasyDict
@@ -108,8 +107,11 @@ def _staying() -> Iterator[None]:
             leave(status)
         raise SystemExit(f'os._exit({status})')
 
-    with mock.patch('os._exit', raises):
+    os._exit = raises
+    try:
         yield
+    finally:
+        os._exit = leave
 
 
 def _model_of(main_config: EasyDict, script: Optional[Script]) -> Optional[str]:
