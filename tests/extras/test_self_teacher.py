@@ -170,17 +170,19 @@ class TestContext:
             torch.equal(a, b) for a, b in zip(found, context_of(policy, batch)) if a is not None
         )  # drawn by the seed
 
-    def test_the_draw_depends_on_the_seed_and_the_collect(self):
+    def test_the_draw_depends_on_the_seed_the_collect_and_the_group(self):
         policy = taught(context='sibling', policy=dict(group_size=8))
         batch = Batch.of(groups(policy))
 
-        def drawn(seed, collect):
+        def drawn(seed, collect, first=0):
             rows = ContextOfRows(self_teacher(policy.cfg.teacher), seed)
             rows.contexts, batch.collect_iter[:] = ENV.token_spec.contexts, collect
+            batch.group_id[:] = batch.group + first
             return str([None if c is None else c.tolist() for c in rows.find(batch)])
 
         assert drawn(0, 0) == drawn(0, 0)
         assert len({drawn(seed, 0) for seed in range(5)}) > 1 and len({drawn(0, collect) for collect in range(5)}) > 1
+        assert len({drawn(0, 0, first) for first in range(0, 10, 2)}) > 1
 
     def test_truncated_and_failed_rows_are_no_solutions(self):
         policy = taught(context='sibling')
