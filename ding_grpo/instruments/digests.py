@@ -117,7 +117,7 @@ class Digests(Observer):
     def _write(self, engine: 'BaseLearner') -> None:  # noqa
         update, path = engine.last_iter.val, log_file(engine, NAME)
         line = dict(update=update, **self.record)
-        if os.path.getsize(path) >= self._limit:
+        if os.path.exists(path) and os.path.getsize(path) >= self._limit:  # a loop of one's own may not begin it
             if not self._full:
                 show(f'{path}: has reached policy.instruments.digests_limit. Lines of further updates are short.')
             self._full = True

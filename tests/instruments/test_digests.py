@@ -1,4 +1,7 @@
 """The line of digests of an update."""
+from types import SimpleNamespace
+
+from ding_common import read_json_lines
 from tests.policies import sample_groups, token_policy
 
 
@@ -14,3 +17,14 @@ def test_each_part_of_a_large_weight_has_its_turn():
     turns = [len({line[i] for line in lines}) for i in range(len(sizes))]
     assert turns == [8 if size > 2 ** 16 else 1 for size in sizes] and 8 in turns and 1 in turns
     assert lines[8] == lines[0]
+
+
+def test_a_learner_of_ones_own_writes_lines_too(own_folder):
+    """One that no pipeline begins has no first line."""
+    policy = token_policy(dict(group_size=2))
+    hook, = policy.observers['digests'].hooks()
+    for update in range(2):
+        policy.learn_mode.forward(sample_groups(policy, collect=update))
+        hook(SimpleNamespace(exp_name='run', instance_name='learner', last_iter=SimpleNamespace(val=update)))
+    found = read_json_lines('run/log/learner/digests.jsonl')
+    assert [line['update'] for line in found] == [0, 1] and all(line['gradients'] for line in found)
