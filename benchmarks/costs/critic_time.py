@@ -3,7 +3,7 @@ The update of think_answer with a critic beside GRPO's on the same rows. Writes 
 """
 import contextlib
 import os
-import shutil
+import tempfile
 from typing import Any, Dict, List, NamedTuple, Sequence
 
 import click
@@ -60,16 +60,15 @@ def measure(shape: Shape, policy: Dict[str, Any], updates: int) -> Dict[str, flo
     includes the warm-up, does not count."""
     main, create = load_config(shape.config)
     main = EasyDict(deep_merge_dicts(main, dict(policy=dict(policy, model=shape.model))))
-    main.exp_name = 'runs/critic_time'
     main.env.stop_value = 1e9
     main.policy.collect.groups = shape.groups
     main.policy.learn.update(batch_groups=shape.groups // 2, drop_equal_groups=False)
     main.policy.eval.evaluator.eval_freq = 10 * updates
-    shutil.rmtree(main.exp_name, ignore_errors=True)
-    with open(os.devnull, 'w') as nothing, contextlib.redirect_stdout(nothing):
-        serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=updates + 1)
-    lines = read_json_lines(f'{main.exp_name}/log/learner/metrics.jsonl')[1:]
-    shutil.rmtree(main.exp_name)
+    with tempfile.TemporaryDirectory() as folder:
+        main.exp_name = os.path.relpath(os.path.join(folder, 'run'))  # DI-engine takes no other path
+        with open(os.devnull, 'w') as nothing, contextlib.redirect_stdout(nothing):
+            serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=updates + 1)
+        lines = read_json_lines(f'{main.exp_name}/log/learner/metrics.jsonl')[1:]
     return {part: 1e3 * float(np.median([line[f'seconds_{part}'] for line in lines])) for part in PARTS}
 
 
