@@ -48,7 +48,7 @@ class Digests(Observer):
         self._first: List[Tensor] = []  # of the first one: places of its rows, their lengths and log-probabilities
         self._logp: List[Tensor] = []
         self._update = 0
-        self._limit = view.cfg.instruments.digests_limit * 1e6  # bytes
+        self._limit, self._size = view.cfg.instruments.digests_limit * 1e6, 0  # bytes of the file
         self._full = False  # whether the file has reached them
         self._gradients: List[Digest] = []
 
@@ -68,7 +68,7 @@ class Digests(Observer):
             weights=digests(self._trained),
             altered=self._altered,
         )
-        _append(log_file(learner, NAME), line)
+        self._size = _append(log_file(learner, NAME), line)
 
     @property
     def _trained(self) -> List[nn.Parameter]:
@@ -117,13 +117,13 @@ class Digests(Observer):
     def _write(self, engine: 'BaseLearner') -> None:  # noqa
         update, path = engine.last_iter.val, log_file(engine, NAME)
         line = dict(update=update, **self.record)
-        if os.path.exists(path) and os.path.getsize(path) >= self._limit:  # a loop of one's own may not begin it
+        if self._size >= self._limit:
             if not self._full:
                 show(f'{path}: has reached policy.instruments.digests_limit. Lines of further updates are short.')
             self._full = True
             checkpoint = os.path.join(run_folder(engine.exp_name), 'ckpt', f'iteration_{update}.pth.tar')
             line = line if os.path.exists(checkpoint) else short(line)
-        _append(path, line)
+        self._size = _append(path, line)
 
     def state_dict(self) -> Dict[str, str]:
         """The hash of each tensor of a checkpoint, of the model and of the optimizer."""
@@ -143,11 +143,12 @@ class Digests(Observer):
             show(f'the checkpoint is not as its run has saved it: {self._altered[0]} and {len(self._altered) - 1} more')
 
 
-def _append(path: str, line: Dict[str, Any]) -> None:
-    """As ``append_json``, in a third of the time: of these long lines, all is ASCII."""
+def _append(path: str, line: Dict[str, Any]) -> int:
+    """As ``append_json``, in a third of the time: of these long lines, all is ASCII. Returns the size of the file."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, 'a', encoding='utf-8') as f:
         f.write(json.dumps(line, separators=(',', ':')) + '\n')
+        return f.tell()
 
 
 def short(line: Dict[str, Any]) -> Dict[str, Any]:

@@ -176,12 +176,12 @@ class TestContext:
 
         def drawn(seed, collect, first=0):
             rows = ContextOfRows(self_teacher(policy.cfg.teacher), seed)
-            rows.contexts, batch.collect_iter[:] = ENV.token_spec.contexts, collect
-            batch.group_id[:] = batch.group + first
+            rows.contexts = ENV.token_spec.contexts
+            batch.collect_iter[:], batch.group_id[:] = collect, batch.group + first
             return str([None if c is None else c.tolist() for c in rows.find(batch)])
 
-        assert drawn(0, 0) == drawn(0, 0)
-        assert len({drawn(seed, 0) for seed in range(5)}) > 1 and len({drawn(0, collect) for collect in range(5)}) > 1
+        assert drawn(0, 0) == drawn(0, 0) and len({drawn(seed, 0) for seed in range(5)}) > 1
+        assert len({drawn(0, collect) for collect in range(5)}) > 1
         assert len({drawn(0, 0, first) for first in range(0, 10, 2)}) > 1
 
     def test_truncated_and_failed_rows_are_no_solutions(self):
