@@ -181,8 +181,7 @@ class TestContext:
             return str([None if c is None else c.tolist() for c in rows.find(batch)])
 
         assert drawn(0, 0) == drawn(0, 0) and len({drawn(seed, 0) for seed in range(5)}) > 1
-        assert len({drawn(0, collect) for collect in range(5)}) > 1
-        assert len({drawn(0, 0, first) for first in range(0, 10, 2)}) > 1
+        assert len({drawn(0, i) for i in range(5)}) > 1 and len({drawn(0, 0, i) for i in range(0, 10, 2)}) > 1
 
     def test_truncated_and_failed_rows_are_no_solutions(self):
         policy = taught(context='sibling')
