@@ -53,13 +53,12 @@ def parting_text(found: Parting, tolerance: float) -> Iterator[str]:
     if found.within:
         sizes = ', '.join(f'{stage} {size:.1e}' for stage, size in found.within.items())
         yield f'rounding within the tolerance of {tolerance:g}, from update {found.since} on; largest by stage: {sizes}'
-    difference = found.difference
+    difference, are = found.difference, 'is' if found.same == 1 else 'are'
+    number, rounding = counted(found.same, 'update'), ', but for rounding' if found.within else ''
     if difference is None:
-        are = 'is' if found.same == 1 else 'are'
-        yield f"{counted(found.same, 'update')} of both runs {are} equal{', but for rounding' if found.within else ''}"
+        yield f'{number} of both runs {are} equal{rounding}'
         return
-    equal = f"{counted(found.same, 'update')} equal{' but for rounding' if found.within else ''}"
-    yield f'{equal}. First difference:'
+    yield f'{number} {are} equal{rounding}. First difference:'
     yield f'  update {found.update}, {difference.stage}: {difference.place}: {difference.values}'
     if difference.size < EXACT:
         yield f'  relative difference {difference.size:.1e}' + (
