@@ -208,7 +208,11 @@ FAULTS = [
         'weights that are not finite', 'parameter .*norm.weight: 1 of 32 numbers are NaN or infinite', MODEL,
         _model(_nan_weight)
     ),
-    Fault('a learning rate that explodes', 'NaN or infinite', dict(policy=dict(learn=dict(learning_rate=1e30)))),
+    Fault(
+        'logits that overflow', 'the logits at sampling are NaN or infinite',
+        dict(policy=dict(collect=dict(temperature=1e-39)))
+    ),
+    Fault('a learning rate of 1e30', r'must be a number in \(0, 1000\]', dict(policy=dict(learn=dict(learning_rate=1e30)))),
     Fault(
         'ratios that run away, with max_ratio',
         'models: run/model',

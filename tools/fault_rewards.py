@@ -6,7 +6,7 @@ import threading
 import time
 from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict
 
 PORT = 18099  # of judges, always the same, so that the page does not change
 HOSTILE = '''
@@ -32,14 +32,13 @@ PROGRAMS = {
 
 class _Judges(BaseHTTPRequestHandler):
     """Judges, by their path, which are slow, limit their rate, or give no verdict."""
-    limited: List[str] = []  # who has been told to wait
+    may_limit = threading.Semaphore(1)  # one request is told to wait, however many come at the same time
 
     def do_POST(self) -> None:
         kind, text = self.path.split('/')[1], self.rfile.read(int(self.headers['Content-Length'])).decode()
         if kind == 'slow':
             return time.sleep(30)
-        if kind == 'limited' and not self.limited or kind == 'closed':
-            self.limited.append(kind)
+        if kind == 'closed' or kind == 'limited' and self.may_limit.acquire(blocking=False):
             return self._send(429, dict(error=dict(message='slow down')), '1' if kind == 'limited' else '3600')
         verdict = 'ten points' if kind == 'wrong' else f"VERDICT-{re.findall('VERDICT-([0-9a-f]+)', text)[0]}: 10"
         choice = dict(index=0, finish_reason='stop', message=dict(role='assistant', content=verdict))
@@ -56,10 +55,13 @@ class _Judges(BaseHTTPRequestHandler):
         pass
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads, request_queue_size = True, 64  # all rows of a collect ask at the same time
+
+
 @lru_cache(maxsize=None)
 def _serve_judges() -> None:
-    server = ThreadingHTTPServer(('127.0.0.1', PORT), _Judges)
-    server.daemon_threads = True
+    server = _Server(('127.0.0.1', PORT), _Judges)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
 

@@ -95,18 +95,19 @@ class Digests(Observer):
             if not self._logp:
                 self._first = [_places(batch), batch.length, logp.detach()] if len(batch) <= MOST_ROWS else []
                 found = [p.new_zeros(0) if p.grad is None else p.grad for p in self._trained]
-                self._gradients = digests(found, MOST_ELEMENTS)
+                # copied, because gradients are clipped in place, and read with the rest: a GPU is waited for once
+                self._gradients = [part.clone() for part in digest_parts(found, MOST_ELEMENTS)]
             self._logp.append(logp)
         return {}
 
     def after(self, new: Batch, learned: Batch, metrics: Dict[str, float]) -> None:
         if parallel.rank() == 0:
-            parts = [self._first, hash_parts(self._logp), digest_parts(self._in_turn())]
+            parts = [self._first, hash_parts(self._logp), self._gradients, digest_parts(self._in_turn())]
             found = iter(on_host([part for one in parts for part in one]))
-            first, steps, weights = ([*islice(found, len(one))] for one in parts)
+            first, steps, gradients, weights = ([*islice(found, len(one))] for one in parts)
             self.record.update(
                 read=_of_read(*first) if first else {},
-                gradients=self._gradients,
+                gradients=digests_of(gradients),
                 steps=hashes_of(steps),
                 loss={name: value
                       for name, value in metrics.items() if name != 'cur_lr'},

@@ -50,10 +50,12 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
         raise ValueError(f'{name} = {value!r}: must be one of {choices}')
 
 
-def check_range(name: str, x: Tensor, low: int, end: int, must: str) -> None:
-    """Require numbers from ``low`` to ``end - 1``."""
-    if x.numel() > 0:
-        least, most = torch.stack(x.aminmax()).tolist()
+def check_ranges(*ranges: Tuple[str, Tensor, int, int, str]) -> None:
+    """For each (name, x, low, end, must): require numbers from ``low`` to ``end - 1``."""
+    ranges = [one for one in ranges if one[1].numel() > 0]
+    limits = [limit for _, x, *_ in ranges for limit in x.aminmax()]
+    found = torch.stack(limits).tolist() if limits else []  # waits for a GPU once
+    for (name, _, low, end, must), least, most in zip(ranges, found[::2], found[1::2]):
         if not low <= least <= most < end:
             raise ValueError(f'{name} from {least} to {most}: must be {must}')
 

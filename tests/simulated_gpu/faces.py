@@ -2,11 +2,12 @@
 import time
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any, Callable, ContextManager, Iterator
+from typing import Any, Callable, ContextManager, Dict, Iterator
 from unittest import mock
 
 import torch
 from torch.autograd.function import BackwardCFunction
+from torch.nn.utils import clip_grad
 from torch.utils import checkpoint
 from torch.utils._pytree import tree_leaves
 
@@ -50,8 +51,19 @@ def faces(gpu: Any) -> Iterator[ContextManager]:
     yield mock.patch.dict(checkpoint._allowed_determinism_checks_to_fns, facts)
     yield mock.patch.object(torch, 'autocast', _Autocast)
     yield mock.patch.object(torch, 'Generator', _Generator)
+    yield mock.patch.object(clip_grad, '_group_tensors_by_device_and_dtype', _grouped(gpu))
     for name in ('is_autocast_enabled', 'get_autocast_dtype'):
         yield mock.patch.object(torch, name, _of_cpu(getattr(torch, name)))
+
+
+def _grouped(gpu: Any) -> Callable:
+    """The groups of gradients that are clipped, which are found in C++, with the device that they say they are on."""
+    found = clip_grad._group_tensors_by_device_and_dtype
+
+    def grouped(*args: Any) -> Dict:
+        return {(gpu.of(group[0][0][0]), dtype): group for (_, dtype), group in found(*args).items()}
+
+    return grouped
 
 
 def _backward(gpu: Any) -> Callable:

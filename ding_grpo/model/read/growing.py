@@ -116,7 +116,8 @@ class Growing:
         for level, grids, above_seen in zip(self._levels, self._grids[layer], of_levels):
             above, above_lse = level.attend(q, grids, above_seen, options)
             out = torch.lerp(above.to(lse.dtype), out, torch.sigmoid(lse - above_lse).unsqueeze(-1))
-            lse = torch.logaddexp(lse, above_lse)
+            if level is not self._levels[-1]:
+                lse = torch.logaddexp(lse, above_lse)
         out = out.to(v.dtype).unflatten(2, (repeat, tokens))  # (B, K, rep, T, E)
         return out.permute(0, 3, 1, 2, 4).reshape(1, lines * tokens, heads, v.shape[-1])
 

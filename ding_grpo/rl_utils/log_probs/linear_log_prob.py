@@ -3,7 +3,7 @@ from typing import List, NamedTuple, Optional, Tuple, Union
 import torch
 from torch import Tensor
 
-from ding_grpo.rl_utils.check import check_leading, check_number, check_range, check_tensor
+from ding_grpo.rl_utils.check import check_leading, check_number, check_ranges, check_tensor
 
 from .kept_log_prob import KeptLogProb
 from .tiled_log_prob import TiledLogProb
@@ -60,12 +60,13 @@ def linear_log_prob(
     _check(hidden, weight, index, mask, bias, kept, rules, state)
     _check_options(temperature, scale, softcap, chunk_size)
     counted = torch.ones_like(index, dtype=torch.bool) if mask is None else mask != 0
-    of_token = counted.flatten().nonzero().squeeze(1) if state is None else state[counted]
+    place = counted.flatten().nonzero().squeeze(1)  # (N, ); a GPU is waited for once, not once for each masked index
+    of_token = place if state is None else state.flatten()[place]
     states = hidden.flatten(0, 1) if state is None else hidden
-    kept = None if kept is None else kept[counted]
+    kept = None if kept is None else kept.flatten(0, 1)[place]
     rules = None if rules is None else rules.of(counted, temperature)
-    tokens = _Tokens(states, of_token, index[counted], kept, rules, shared=state is not None)
-    _check_taken(tokens.taken, tokens.kept, tokens.rules, len(weight))
+    tokens = _Tokens(states, of_token, index.flatten()[place], kept, rules, shared=state is not None)
+    _check_tokens(tokens, len(weight))
     find, head = _over_vocabulary if kept is None else _over_kept, Head(scale, softcap, temperature, rounded)
     found = find(tokens, weight, bias, head, chunk_size, return_entropy, return_squares)
     of_all = [x.new_zeros(index.shape).masked_scatter(counted, x) for x in found]
@@ -119,7 +120,6 @@ def _check(
     if state is not None:
         if not isinstance(state, Tensor) or state.dim() != 2 or state.dtype != torch.long:
             raise ValueError(f'state of {getattr(state, "dtype", type(state).__name__)}: must be int64 of shape (B, S)')
-        check_range('state', state, 0, len(hidden), f'states from 0 to M - 1 = {len(hidden) - 1}')
     lead, vocabulary = tuple((hidden if state is None else state).shape[:2]), len(weight)
     if weight.shape[1] != hidden.shape[-1] or weight.dtype != hidden.dtype:
         raise ValueError(
@@ -156,13 +156,17 @@ def _check_options(temperature: float, scale: float, softcap: Optional[float], c
         raise ValueError(f'chunk_size = {chunk_size!r}: must be an integer of at least 1')
 
 
-def _check_taken(taken: Tensor, kept: Optional[Tensor], rules: Optional[CountedRules], vocabulary: int) -> None:
-    """Check the N tokens that count against the vocabulary, and against what the sampler kept."""
-    check_range('index', taken, 0, vocabulary, f'tokens from 0 to V - 1 = {vocabulary - 1}')
+def _check_tokens(tokens: _Tokens, vocabulary: int) -> None:
+    """Check the N tokens that count against the hidden states, the vocabulary, and what the sampler kept."""
+    hidden, state, taken, kept, rules, _ = tokens
+    check_ranges(
+        ('state', state, 0, len(hidden), f'states from 0 to M - 1 = {len(hidden) - 1}'),
+        ('index', taken, 0, vocabulary, f'tokens from 0 to V - 1 = {vocabulary - 1}'),
+    )
     if kept is not None:
         if not (kept == taken.unsqueeze(-1)).any(-1).all():
             raise ValueError('kept: must contain the sampled token of each position that the mask counts')
-        check_range('kept', kept, -1, vocabulary, 'tokens, or -1 for padding')
+        check_ranges(('kept', kept, -1, vocabulary, 'tokens, or -1 for padding'))
     elif rules is not None and rules.kept_bits is not None:
         of_taken = rules.kept_bits.gather(1, (taken // 8).unsqueeze(1)).squeeze(1) >> (taken % 8).to(torch.uint8)
         if not (of_taken & 1).all():

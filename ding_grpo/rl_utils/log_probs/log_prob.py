@@ -3,7 +3,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 import torch
 from torch import Tensor
 
-from ding_grpo.rl_utils.check import check_leading, check_range, check_tensor, wide_type, widened
+from ding_grpo.rl_utils.check import check_leading, check_ranges, check_tensor, wide_type, widened
 
 LogProbFunction = Callable[[Tensor, Tensor], Tensor]
 
@@ -86,7 +86,7 @@ def _chunks(logits: Tensor, *others: Tensor) -> Iterator[Tuple[Tensor, ...]]:
 def _check(logits: Tensor, index: Tensor) -> None:
     check_leading('logits', logits, '(B, S, V) or (S, V)')
     check_tensor('index', index, tuple(logits.shape[:-1]), 'that of logits without the last', 'int64')
-    check_range('index', index, 0, logits.shape[-1], f'from 0 to V - 1 = {logits.shape[-1] - 1}')
+    check_ranges(('index', index, 0, logits.shape[-1], f'from 0 to V - 1 = {logits.shape[-1] - 1}'))
 
 
 def less_efficient_method(logits: Tensor, index: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ def log_probs(
     if weight is not None:
         outside = (action < 0) | (action >= new.shape[-1])
         action = action.masked_fill(outside & (weight == 0), 0)
-    check_range('action', action, 0, new.shape[-1], f'from 0 to {new.shape[-1] - 1} on tokens that count')
+    check_ranges(('action', action, 0, new.shape[-1], f'from 0 to {new.shape[-1] - 1} on tokens that count'))
     return [None if x is None else log_prob_fn(x, action) for x in logits.values()]
 
 
