@@ -1,11 +1,7 @@
 """A critic on the rollouts of grpo: as in cartpole_gae_config.py, on LunarLander-v3 (needs the extra box2d)."""
-from ding_common import shipped_config
-from ding_grpo.entry import complete, run
+from ding_grpo.entry import complete, run, shipped_config
 
-grpo, _ = shipped_config('lunarlander_grpo')
-main_config, create_config = shipped_config('cartpole_gae')
-main_config.exp_name = 'runs/lunarlander_gae'
-main_config.env, main_config.policy.model = grpo.env, grpo.policy.model
+main_config, create_config = shipped_config('cartpole_gae', 'runs/lunarlander_gae', env_of='lunarlander_grpo')
 main_config.policy.learn.update(batch_groups=16, batch_steps=512, learning_rate=1e-3, entropy=dict(weight=0.01))
 main_config.policy.collect.groups = 16
 complete(main_config, create_config)

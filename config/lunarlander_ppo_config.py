@@ -1,29 +1,13 @@
 """DI-engine's PPO on LunarLander-v3 (needs the extra box2d), for comparison with lunarlander_grpo_config.py."""
-from easydict import EasyDict
+from ding_grpo.entry import complete, run, shipped_config
 
-hidden = dict(encoder_hidden_size_list=[64, 64], actor_head_hidden_size=64, critic_head_hidden_size=64)
-evaluation = dict(evaluator_env_num=100, n_evaluator_episode=100, stop_value=200)
-main_config = EasyDict(
-    exp_name='runs/lunarlander_ppo',
-    env=dict(env_id='LunarLander-v3', collector_env_num=16, **evaluation),
-    policy=dict(
-        action_space='discrete',
-        model=dict(obs_shape=8, action_shape=4, action_space='discrete', **hidden),
-        learn=dict(
-            learner=dict(log_policy=False),  # or the layers of the model fill the screen
-            epoch_per_collect=4,
-            batch_size=64,
-            learning_rate=3e-4,
-            value_weight=0.5,
-            entropy_weight=0.01,
-        ),
-        collect=dict(n_sample=8000, discount_factor=0.999, gae_lambda=0.95),
-        eval=dict(evaluator=dict(eval_freq=500)),  # counted in mini-batches; one collect gives 500
-    ),
-)
-env = dict(type='gymnasium_env', import_names=['ding_grpo'])
-create_config = EasyDict(env=env, env_manager=dict(type='base'), policy=dict(type='ppo'))
+main_config, create_config = shipped_config('cartpole_ppo', 'runs/lunarlander_ppo', env_of='lunarlander_grpo')
+main_config.env.collector_env_num = 16
+policy = main_config.policy
+policy.learn.update(epoch_per_collect=4, learning_rate=3e-4)
+policy.collect.update(n_sample=8000, discount_factor=0.999, gae_lambda=0.95)
+policy.eval.evaluator.eval_freq = 500  # counted in mini-batches; one collect gives 500
+complete(main_config, create_config)
 
 if __name__ == '__main__':
-    from ding_grpo.entry import run
     run(__file__)

@@ -1,29 +1,14 @@
 """DI-engine's PPO on Pendulum-v1: same environment, evaluator and network as pendulum_grpo_config.py."""
-from easydict import EasyDict
+from ding_grpo.entry import complete, run, shipped_config
 
-hidden = dict(encoder_hidden_size_list=[64, 64], actor_head_hidden_size=64, critic_head_hidden_size=64)
-evaluation = dict(evaluator_env_num=100, n_evaluator_episode=100, stop_value=-200)
-main_config = EasyDict(
-    exp_name='runs/pendulum_ppo',
-    env=dict(env_id='Pendulum-v1', act_scale=True, collector_env_num=16, **evaluation),
-    policy=dict(
-        action_space='continuous',
-        model=dict(obs_shape=3, action_shape=1, action_space='continuous', **hidden),
-        learn=dict(
-            learner=dict(log_policy=False),  # or the layers of the model fill the screen
-            epoch_per_collect=10,
-            batch_size=64,
-            learning_rate=1e-3,
-            value_weight=0.5,
-            ignore_done=True,  # every episode is truncated, none terminates
-        ),
-        collect=dict(n_sample=2048, discount_factor=0.9, gae_lambda=0.95),
-        eval=dict(evaluator=dict(eval_freq=320)),  # counted in mini-batches; one collect gives 320
-    ),
-)
-env = dict(type='gymnasium_env', import_names=['ding_grpo'])
-create_config = EasyDict(env=env, env_manager=dict(type='base'), policy=dict(type='ppo'))
+main_config, create_config = shipped_config('cartpole_ppo', 'runs/pendulum_ppo', env_of='pendulum_grpo')
+main_config.env.collector_env_num = 16
+policy = main_config.policy
+policy.action_space = 'continuous'
+policy.learn.pop('entropy_weight')
+policy.learn.ignore_done = True  # every episode is truncated, none terminates
+policy.collect.update(discount_factor=0.9, gae_lambda=0.95)
+complete(main_config, create_config)
 
 if __name__ == '__main__':
-    from ding_grpo.entry import run
     run(__file__)

@@ -2,15 +2,10 @@
 from easydict import EasyDict
 from ding_grpo.entry import complete, run
 
+lengths = dict(max_new_tokens=31, max_prompt_length=18)
 main_config = EasyDict(
     exp_name='runs/rearrange_grpo',
-    env=dict(
-        task=dict(type='rearrange'),
-        n_evaluator_episode=128,
-        stop_value=0.9,
-        max_new_tokens=31,
-        max_prompt_length=18,
-    ),
+    env=dict(task=dict(type='rearrange'), n_evaluator_episode=128, stop_value=0.9, **lengths),
     policy=dict(
         group_size=16,
         model=dict(pretrained='runs/rearrange_sft/model'),  # of: python -m dizoo_llm.sft -c rearrange_sft

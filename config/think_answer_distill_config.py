@@ -1,19 +1,13 @@
 """On-policy distillation on think_answer: a solved model teaches a fresh one, without the reward."""
-from easydict import EasyDict
-from ding_common import shipped_config
-from ding_grpo.entry import complete, run
+from ding_grpo.entry import complete, run, shipped_config
 
-main_config, create_config = shipped_config('think_answer_grpo')
-main_config.exp_name = 'runs/think_answer_distill'
+main_config, create_config = shipped_config('think_answer_grpo', 'runs/think_answer_distill')
 policy = main_config.policy
-policy.teacher = EasyDict(pretrained='runs/think_answer_sft/model')  # of: python -m dizoo_llm.sft -c think_answer_sft
+policy.teacher = dict(pretrained='runs/think_answer_sft/model')  # of: python -m dizoo_llm.sft -c think_answer_sft
 policy.group_size = 1  # rows are not compared
-policy.learn = EasyDict(
-    batch_groups=128,
-    learning_rate=1e-4,
-    advantage='none',  # learn from the teacher alone; the reward is only logged
-    distillation=dict(divergence='reverse_kl'),
-)
+# Learn from the teacher alone; the reward is only logged.
+policy.learn = dict(batch_groups=128, learning_rate=1e-4, advantage='none')
+policy.learn.distillation = dict(divergence='reverse_kl')
 policy.collect.groups = 256
 complete(main_config, create_config)
 

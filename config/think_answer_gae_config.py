@@ -1,9 +1,7 @@
 """A critic on the rollouts of grpo: think_answer_grpo_config.py at a constant rate, with a value head's advantages."""
-from ding_common import shipped_config
-from ding_grpo.entry import complete, run
+from ding_grpo.entry import complete, run, shipped_config
 
-main_config, create_config = shipped_config('think_answer_grpo')
-main_config.exp_name = 'runs/think_answer_gae'
+main_config, create_config = shipped_config('think_answer_grpo', 'runs/think_answer_gae')
 learn = main_config.policy.learn
 learn.pop('lr_scheduler')
 learn.update(batch_groups=2, advantage='gae', adv_method='batch', critic=dict(gae_lambda=0.95))

@@ -55,12 +55,27 @@ def shipped_configs() -> Dict[str, str]:
     return {name.removesuffix(ENDING): os.path.join(folder, name) for name in names if name.endswith(ENDING)}
 
 
-def shipped_config(name: str) -> Tuple[EasyDict, EasyDict]:
+def shipped_config(name: str,
+                   exp_name: Optional[str] = None,
+                   env_of: Optional[str] = None) -> Tuple[EasyDict, EasyDict]:
     """
     A copy of a shipped config, such as ``think_answer_grpo``, to start another one from: ``main_config`` and
     ``create_config``. It has only the keys that its file writes, so that what follows from other keys, such as
-    ``collector_env_num``, is derived after your changes. Raises a ``ConfigError`` if there is no such config.
+    ``collector_env_num``, is derived after your changes. ``exp_name`` replaces its output folder. ``env_of`` names a
+    shipped config whose ``env`` and ``policy.model`` are written over those of the copy, key by key. Raises a
+    ``ConfigError`` if there is no such config.
     """
+    main_config, create_config = _read_shipped(name)
+    if env_of is not None:
+        other, _ = _read_shipped(env_of)
+        main_config.env.update(other.env)
+        main_config.policy.model.update(other.policy.model)
+    if exp_name is not None:
+        main_config.exp_name = exp_name
+    return main_config, create_config
+
+
+def _read_shipped(name: str) -> Tuple[EasyDict, EasyDict]:
     shipped = shipped_configs()
     if name not in shipped:
         raise ConfigError(f'shipped_config({name!r}): there is no such config; {nearest(str(name), shipped)}')

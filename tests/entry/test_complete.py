@@ -150,9 +150,17 @@ class TestShipped:
         main, create = read_config_file(write(tmp_path / 'c.py', shipped_config('guess_grpo')))
         assert 'collector_env_num' not in main.env and 'env_manager' not in create
 
-    def test_an_unknown_name(self):
+    def test_another_folder_and_the_environment_and_the_model_of_another(self):
+        main, create = shipped_config('think_answer_ppo', 'runs/mine', env_of='guess_grpo')
+        guess, ppo = shipped_config('guess_grpo')[0], shipped_config('think_answer_ppo')[0]
+        assert main.env == dict(guess.env, collector_env_num=256) and main.exp_name == 'runs/mine'
+        assert main.policy == dict(ppo.policy, model=dict(guess.policy.model, type='causal_lm_vac'))
+        assert create.policy.type == 'ppo' and guess.exp_name == 'runs/guess_grpo'
+
+    @pytest.mark.parametrize('arguments', [dict(name='think_answer'), dict(name='guess_gae', env_of='think_answer')])
+    def test_an_unknown_name(self, arguments):
         with pytest.raises(ConfigError, match=r"shipped_config\('think_answer'\): there is no such config; did you me"):
-            shipped_config('think_answer')
+            shipped_config(**arguments)
 
     @pytest.mark.parametrize('name', names())
     def test_each_is_short_and_compiles(self, name):
