@@ -1,7 +1,7 @@
 """
-Faults injected for real: a run that is killed again and again, and every other fault of docs/guides/troubleshooting.md that a
-command line can show. ``python tools/faults.py`` writes the table of what happened there, and ends with 1 if anything
-else did.
+Faults injected for real: a run that is killed again and again, and every other fault of
+docs/guides/troubleshooting.md that a command line can show. ``python tools/faults.py`` writes the table of what
+happened there, and ends with 1 if anything else did.
 """
 import hashlib
 import os
