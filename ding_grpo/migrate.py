@@ -14,6 +14,8 @@ from .config.moved import MOVED, PROCESSORS
 
 _SECTIONS = ('learn', 'collect')
 _AFTER = re.compile(r'\s*,?[^\S\n]*(#[^\n]*)?')  # an item: its comma, and a comment in its line
+# DI-engine's policies have some of the old names. A config of its PPO may mention the one of grpo.
+_OF_PPO = re.compile(r'''\btype['"]?\s*[=:]\s*['"]ppo|shipped_config\(\s*['"]\w+_ppo''')
 
 
 class Item(NamedTuple):
@@ -158,7 +160,7 @@ def main(files: Tuple[str, ...]) -> None:
     for path in files:
         with open(path, encoding='utf-8') as f:
             source = f.read()
-        found = migrated(source) if 'grpo' in source else source  # DI-engine's policies have some of the old names
+        found = migrated(source) if 'grpo' in source and not _OF_PPO.search(source) else source
         if found != source:
             with open(path, 'w', encoding='utf-8') as f:
                 f.write(found)

@@ -1,3 +1,5 @@
+import shutil
+
 import pytest
 from click.testing import CliRunner
 from easydict import EasyDict
@@ -72,6 +74,11 @@ class TestMigrate:
         done = CliRunner().invoke(main, list(map(str, paths)))
         assert [line.rpartition(': ')[2] for line in done.output.splitlines()] == ['rewritten', 'nothing to change']
         assert paths[0].read_text(encoding='utf-8') == migrated(OLD)
+
+    @pytest.mark.parametrize('name', shipped.names('*ppo*'))
+    def test_shipped_configs_of_ppo_stay_although_they_mention_grpo(self, tmp_path, name):
+        path = shutil.copy(shipped.path_of(name), tmp_path)
+        assert CliRunner().invoke(main, [path]).output == f'{path}: nothing to change\n'
 
 
 class TestOldNames:
