@@ -39,7 +39,9 @@ def test_what_is_counted(point, gpu, tmp_path):
         base = tmp_path
         CausalLM(config=CONFIG).save_pretrained(str(base), TokenEnv(max_new_tokens=6).token_spec.tokenizer)
     learn = dict(dict(micro_batch_tokens=100), **learn)
-    policy = token_policy(dict(cuda=True, group_size=16, model=model), base=base, **learn)
+    # Digests keep up to 16 KB of each gradient during an update: nearly all of tensors as small as these.
+    small = dict(cuda=True, group_size=16, model=model, instruments=dict(digests=False))
+    policy = token_policy(small, base=base, **learn)
     for number in range(2):  # the first makes the optimizer's state
         groups = sample_groups(policy, collect=number, reward=reward)
         gpu.counts.reset()

@@ -8,8 +8,8 @@ from tools.gpu_counts import Found, count, peak_of_keys, waits_of_update
 BUDGETS = dict(
     llama=Found(37, 67, 1.25, 49, 102, 117, 3),
     qwen3=Found(39, 67, 1.25, 51, 104, 117, 3),
-    gemma3_text=Found(47, 70, 1.25, 59, 105, 123, 3),
-    mixtral=Found(52, 67, 3.25, 65, 122, 117, 5),
+    gemma3_text=Found(47.1, 70, 1.25, 59, 105, 123, 3),
+    mixtral=Found(52.1, 67, 3.25, 65, 122, 117, 5),
 )
 
 
