@@ -1,3 +1,4 @@
+import gc
 import os
 
 os.environ.setdefault('HF_HUB_OFFLINE', '1')  # no test may ask a hub
@@ -22,7 +23,17 @@ def pytest_configure(config):
     """The process that hands the tests to others imports none of what they test: no test begins before it has."""
     if hasattr(config, 'workerinput') or not config.getoption('numprocesses', None):
         from ding_common import import_ding
+        gc.disable()
         import_ding()
+
+
+def pytest_collection_finish():
+    """
+    Garbage is collected only now, and then ignores what has been imported and collected, a million objects. Otherwise
+    each full collection takes almost half a second, and some tests start ten of them.
+    """
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_itemcollected(item):
