@@ -1,7 +1,5 @@
 """Assertions about rewards, and the plugin of pytest that offers them."""
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -9,7 +7,7 @@ from ding_common import ConfigError
 from ding_grpo.preflight import learning
 from ding_grpo.testing import assert_learns, assert_not_hackable
 from tests.preflight.test_command import ROWS
-from tests.processes import ROOT
+from tests.processes import ROOT, Process, python, run_program
 
 HACKED = '''
 def contains(completions, answer, **kwargs):
@@ -23,11 +21,6 @@ def exact(completion, answer):
 ROWS = [dict(prompt=f'Which letter is number {i}?', answer=chr(97 + i)) for i in range(8)]
 
 
-def test_nothing():
-    import sys
-    assert 'torch' not in sys.modules and 'ding' not in sys.modules
-
-
 def test_hacked(assert_not_hackable):
     assert_not_hackable(contains, ROWS)
 
@@ -35,6 +28,13 @@ def test_hacked(assert_not_hackable):
 def test_healthy(assert_not_hackable):
     assert_not_hackable(exact, ROWS)
 '''
+
+NOTHING = '''
+def test_nothing():
+    import sys
+    assert 'torch' not in sys.modules and 'ding' not in sys.modules and 'ding_grpo.pytest_plugin' in sys.modules
+'''
+PYTEST = ['pytest', '-q', '--tb=short', '-p', 'ding_grpo.pytest_plugin']
 
 
 def exact(completion, answer):
@@ -91,14 +91,18 @@ def test_what_is_not_tried_is_not_learned():
 
 
 def test_the_plugin(own_folder):
-    """One line shows the junk that was paid, and before a test uses it, neither torch nor DI-engine is imported."""
+    """One line shows the junk that was paid."""
     (own_folder / 'test_rewards.py').write_text(HACKED, encoding='utf-8')
-    command = [sys.executable, '-m', 'pytest', '-q', '--tb=short', '-p', 'ding_grpo.pytest_plugin']
-    env = {**os.environ, 'PYTHONPATH': ROOT, 'PYTEST_DISABLE_PLUGIN_AUTOLOAD': '1'}
-    result = subprocess.run(command, env=env, capture_output=True, text=True)
-    told = [line for line in result.stdout.splitlines() if line.startswith('E ')]
-    assert '1 failed, 2 passed' in result.stdout, result.stdout + result.stderr
+    _, out = Process(run_program, PYTEST, own_folder, PYTEST_DISABLE_PLUGIN_AUTOLOAD='1').end()
+    told = [line for line in out.splitlines() if line.startswith('E ')]
+    assert '1 failed, 1 passed' in out, out
     assert len(told) == 1 and 'junk pays' in told[0] and '(list of answers) gets 1' in told[0]
+
+
+def test_the_plugin_imports_neither_torch_nor_ding_before_a_test_uses_it(own_folder):
+    (own_folder / 'test_nothing.py').write_text(NOTHING, encoding='utf-8')
+    run = python('-m', *PYTEST, folder=own_folder, PYTEST_DISABLE_PLUGIN_AUTOLOAD='1')
+    assert '1 passed' in run.stdout, run.stdout + run.stderr
 
 
 def test_the_plugin_is_an_entry_point():

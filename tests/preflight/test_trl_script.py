@@ -1,6 +1,5 @@
 """Scripts for TRL run until they make their trainer, with a stand-in for ``trl``: five forms that scripts have."""
 import os
-import subprocess
 import sys
 
 import pytest
@@ -9,7 +8,7 @@ from ding_common import ConfigError
 from ding_grpo.preflight.trl_script import trl_script
 from tests.dizoo_llm.helper import write
 from tests.preflight.test_command import ROWS, told
-from tests.processes import ROOT
+from tests.processes import ROOT, Process, run_program
 
 SCRIPTS = os.path.join(ROOT, 'tests', 'preflight', 'scripts')
 
@@ -113,9 +112,8 @@ def test_in_a_process_of_its_own_nothing_of_trl_is_imported(folder):
         '    return [float(c == b) for c, b in zip(completions, answer)]\n'
         'GRPOTrainer("m", a, train_dataset=[dict(prompt=f"p{i}", answer=str(i)) for i in range(8)])\n'
     )
-    command = [sys.executable, '-m', 'ding_grpo.preflight', '--no-trial', '--trl', path]
-    result = subprocess.run(command, env={**os.environ, 'PYTHONPATH': ROOT}, capture_output=True, text=True)
-    assert result.returncode == 0 and '8 of 8 are paid' in result.stdout, result.stdout + result.stderr
+    code, out = Process(run_program, ['ding_grpo.preflight', '--no-trial', '--trl', path], folder).end()
+    assert code == 0 and '8 of 8 are paid' in out, out
 
 
 def test_what_samples_otherwise_has_no_reward_before_a_run(folder):
