@@ -80,7 +80,8 @@ test: $(VENV)/.tested
 	@echo "== testing"
 	OMP_NUM_THREADS=1 $(SUITE)
 
-SUITE = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not algotest"
+# With byte code: otherwise each process compiles this project again, and each worker all tests, for three seconds.
+SUITE = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not algotest"
 
 test-processors: $(VENV)/.tested
 	@failed=; $(foreach s,$(SETTINGS),echo "== $(s): $(SETTING_$(s))"; $(SETTING_$(s)) $(SUITE) || failed="$$failed $(s)";) \
