@@ -116,7 +116,8 @@ class Servers:
             start: Union[str, Callable[[int, int], int]],
             missing: str = '',
             most: int = 1,
-            seconds: Optional[float] = None,
+            seconds: float = SECONDS,
+            wall: float = WALL,
             times: int = 2,
             most_bytes: int = MOST_BYTES
     ) -> None:
@@ -128,12 +129,12 @@ class Servers:
                 descriptor and writes answers to the second one.
             - missing (:obj:`str`): What to say if what the file imports is not installed.
             - most (:obj:`int`): Maximum number of servers.
-            - seconds (:obj:`Optional[float]`): Seconds for one answer. None: ``SECONDS`` of CPU time, and ``WALL``.
+            - seconds (:obj:`float`): Seconds for one answer, which the server counts; see ``SECONDS``.
+            - wall (:obj:`float`): See ``WALL``.
             - times (:obj:`int`): How often a question is asked whose server exits or is killed.
             - most_bytes (:obj:`int`): See ``MOST_BYTES``.
         """
-        self._name, self._missing, self._most, self._seconds = name, missing, most, seconds
-        self._wall = WALL if seconds is None else seconds
+        self._name, self._missing, self._most, self.seconds, self._wall = name, missing, most, seconds, wall
         self._start = partial(_interpreter, start, MEMORY // most) if isinstance(start, str) else start
         self._times, self._most_bytes = times, most_bytes
         self._lock = threading.Lock()  # held from questions to their answers
@@ -148,8 +149,7 @@ class Servers:
         it took too long; a ``RuntimeError`` if its server exited, or the answer is too long. Raises an ``ImportError``
         if something is not installed, and a ``RuntimeError`` if no server can be started.
         """
-        limit = SECONDS if self._seconds is None else self._seconds + 1  # a second later than from here
-        lines = [pickle.dumps((limit, *question)) for question in questions]
+        lines = [pickle.dumps((self.seconds, *question)) for question in questions]
         with self._lock:
             try:
                 answers = self._answers(dict(zip(lines, shown)))
@@ -209,7 +209,7 @@ class Servers:
 
     def _found(self, found: Any, about: Any) -> Any:
         if found == 'late':
-            return TimeoutError(f'{self._name} took more than {SECONDS:g} s for {about!r:.80}')
+            return TimeoutError(f'{self._name} took more than {self.seconds:g} s for {about!r:.80}')
         result, reason = found
         return result if reason is None else Raised(f'{self._name} raised {reason:.200} for {about!r:.80}', reason)
 

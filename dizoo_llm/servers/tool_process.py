@@ -35,7 +35,9 @@ class ToolProcess:
         self._functions = {function.__name__: partial(_text, function, max_chars) for function in functions}
         self._seconds, self._max_chars = seconds, max_chars
         most_bytes = 1_000_000 + 12 * max_chars  # a character may have as many in JSON
-        self._servers = Servers('env.task.functions', self._start, seconds=seconds, times=1, most_bytes=most_bytes)
+        self._servers = Servers(
+            'env.task.functions', self._start, seconds=seconds + 1, wall=seconds, times=1, most_bytes=most_bytes
+        )  # the process itself ends a call a second later than this one does
 
     def call(self, name: str, arguments: Dict[str, Any]) -> Answer:
         """Call a function with numbers, texts and bools by name."""

@@ -73,14 +73,6 @@ def hostile(what: str) -> str:
 
 
 @described
-def busy(seconds: float) -> float:
-    begun = time.process_time()
-    while time.process_time() < begun + seconds:
-        pass
-    return seconds
-
-
-@described
 def leave(path: str) -> str:
     with open(path, 'a') as f:
         f.write('once')

@@ -13,9 +13,9 @@ from ding.entry import serial_pipeline_onpolicy
 from ding_common import ConfigError, TaskError, read_json_lines
 from ding_grpo.collect.failures import check_failures
 from ding_grpo.report.command import main as report
-from dizoo_llm import servers
 from dizoo_llm.envs import TokenEnv
-from dizoo_llm.tasks import create_task
+from dizoo_llm.rewards import answers
+from dizoo_llm.tasks import create_task, reasoning_gym
 from tests.shipped import small
 
 # A text that leaves a file behind if it is run, in whatever folder.
@@ -35,7 +35,8 @@ def _folder(own_folder):
 @pytest.fixture(params=[1.0])
 def seconds(request, monkeypatch):
     """The time limit of a text."""
-    monkeypatch.setattr(servers, 'SECONDS', request.param)
+    for servers in (answers.SERVERS, reasoning_gym.SERVERS):
+        monkeypatch.setattr(servers, 'seconds', request.param)
 
 
 def write(path, *rows):

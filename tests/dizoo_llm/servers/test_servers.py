@@ -51,14 +51,18 @@ class Own(servers.Servers):
         return self.ask(questions, [question[1] for question in questions])
 
 
+def no_python(read, write):
+    return os.posix_spawn('/no/such/python', ['python'], {})
+
+
 @pytest.fixture
 def own(tmp_path):
     """Makes servers of ``PROGRAM``, or of another one."""
     made = []
 
-    def make(code=PROGRAM, **options):
+    def make(code=PROGRAM, start=str(tmp_path / 'own'), **options):
         (tmp_path / 'own.py').write_text(code)
-        made.append(Own('own', str(tmp_path / 'own'), 'not installed', **options))
+        made.append(Own('own', start, 'not installed', **options))
         return made[-1]
 
     yield make
@@ -88,10 +92,9 @@ class TestServers:
         answer, = own(times=times)(('die', str(tmp_path / 'mark')))
         assert str(answer).startswith(found)
 
-    def test_all_servers_together_have_a_limit_of_memory(self, own, monkeypatch):
-        monkeypatch.setattr(servers, 'SECONDS', 60)  # to fill 256 MiB on a busy machine
+    def test_all_servers_together_have_a_limit_of_memory(self, own):
         share = servers.MEMORY // 8
-        fits, large = own(most=8)(('length', share // 2), ('length', share))
+        fits, large = own(most=8, seconds=60)(('length', share // 2), ('length', share))
         assert fits == share // 2 and 'MemoryError' in str(large)
 
     def test_a_long_answer_is_refused_unless_the_question_is_long(self, own):
@@ -100,10 +103,9 @@ class TestServers:
         short, long = own()(('repeat', 'a', 100 * most), ('repeat', 'a' * most, 5))
         assert long == 'a' * 5 * most and 'own answers with more than 1,000,' in str(short)
 
-    def test_a_server_that_is_stopped_is_not_late(self, own, monkeypatch):
+    def test_a_server_that_is_stopped_is_not_late(self, own):
         """It waits for a processor, as in a machine that is busy."""
-        monkeypatch.setattr(servers, 'SECONDS', 0.2)
-        ask = own()
+        ask = own(seconds=0.2)
         assert ask(('same', 1)) == [1]
         group = ask.running[0].pid
         os.killpg(group, signal.SIGSTOP)
@@ -112,15 +114,13 @@ class TestServers:
         assert ask(LONG) == [LONG[1]] and ask.running[0].pid == group
         timer.join()
 
-    def test_one_that_computes_is_late(self, own, monkeypatch):
-        monkeypatch.setattr(servers, 'SECONDS', 0.5)
-        slept, late, again = own()(('sleep', 1), ('compute', 9), ('compute', 0.1))
+    def test_one_that_computes_is_late(self, own):
+        slept, late, again = own(seconds=0.5)(('sleep', 1), ('compute', 9), ('compute', 0.1))
         assert isinstance(slept, int) and again == 0.1
         assert isinstance(late, TimeoutError) and str(late) == 'own took more than 0.5 s for 9'
 
-    def test_one_that_does_nothing_is_replaced(self, own, monkeypatch):
-        monkeypatch.setattr(servers, 'WALL', 1.0)
-        ask = own()
+    def test_one_that_does_nothing_is_replaced(self, own):
+        ask = own(wall=1.0)
         assert ask(('same', 1)) == [1]
         os.killpg(ask.running[0].pid, signal.SIGSTOP)
         assert ask(LONG) == [LONG[1]]
@@ -128,16 +128,14 @@ class TestServers:
         assert isinstance(sleeps, TimeoutError) and str(sleeps) == 'own took more than 1 s for 60' and other == 3
 
     @pytest.mark.parametrize(
-        'code, python, error, message', [
-            ('import no_such_module', None, ImportError, 'not installed'),
-            ('1 / 0', None, RuntimeError, 'own exited while it was started'),
-            ('', '/no/such/python', RuntimeError, 'own cannot be started .No such file'),
+        'options, error, message', [
+            (dict(code='import no_such_module'), ImportError, 'not installed'),
+            (dict(code='1 / 0'), RuntimeError, 'own exited while it was started'),
+            (dict(start=no_python), RuntimeError, 'own cannot be started .No such file'),
         ]
     )
-    def test_one_that_cannot_be_started_leaves_nothing(self, own, monkeypatch, code, python, error, message):
-        if python is not None:
-            monkeypatch.setattr('sys.executable', python)
-        ask, before = own(code), len(os.listdir('/dev/fd'))
+    def test_one_that_cannot_be_started_leaves_nothing(self, own, options, error, message):
+        ask, before = own(**options), len(os.listdir('/dev/fd'))
         with pytest.raises(error, match=message):
             ask(('same', 1))
         assert ask.running == [] and len(os.listdir('/dev/fd')) == before

@@ -5,7 +5,6 @@ import time
 
 import pytest
 
-from dizoo_llm import servers
 from tests.dizoo_llm.functions import HERE, call, said, tools
 from tests.processes import Process, run_code
 
@@ -21,10 +20,9 @@ def kill(): time.sleep(.3); os.kill(os.getpid(), 9)
 """
 ASKS = """
 import os, time
-from dizoo_llm import servers
 from dizoo_llm.rewards.answers import SERVERS, math_verify
 math_verify([('1', '1')])
-servers.SECONDS = 2.0
+SERVERS.seconds = 2.0
 print(SERVERS.running[0].pid, flush=True)
 {}
 time.sleep(1000)
@@ -71,11 +69,6 @@ class TestHostile:
         assert first == same != other and int(first) != os.getpid() and not alive(first) and alive(other)
         time.sleep(1.5)  # the limit is not that of the pause after a call
         assert said(task, pid) == [other]
-
-    def test_the_limit_is_that_of_the_task(self, monkeypatch):
-        """Not that of a scorer."""
-        monkeypatch.setattr(servers, 'SECONDS', 0.1)
-        assert said(tools(HERE + 'busy', seconds=30), call('busy', seconds=0.5)) == ['0.5']
 
     def test_a_call_that_ends_its_process_is_not_repeated(self, tmp_path):
         """It may have had an effect."""
