@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import traceback
+from contextlib import contextmanager
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..'))
 _context = multiprocessing.get_context('forkserver')
@@ -118,6 +119,18 @@ finally:
     parallel.end()
 """
     return [process.end() for process in connected(run_code, code, [folder / '0', folder / '1'])]
+
+
+@contextmanager
+def one_of(processes, rank=0, backend='fake'):
+    """A context in which this process is one of several. What it sends reaches nobody: it gets its own from each."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    dist.init_process_group(backend, rank=rank, world_size=processes, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def call(command, folder):

@@ -3,7 +3,7 @@ import os
 import resource
 import sys
 from contextlib import contextmanager
-from typing import Dict, Iterator, Union
+from typing import Callable, Dict, Iterator, Union
 
 import torch
 
@@ -36,8 +36,13 @@ class MemoryMeter:
     cost little.
     """
 
-    def __init__(self, device: Union[str, torch.device]) -> None:
-        self._device = torch.device(device)
+    def __init__(
+            self,
+            device: Union[str, torch.device],
+            resident: Callable[[], float] = resident_memory,
+            peak: Callable[[], float] = peak_memory
+    ) -> None:
+        self._device, self._resident, self._peak = torch.device(device), resident, peak
         self._blocks: Dict[str, int] = {}
         self.most: Dict[str, float] = {}
 
@@ -51,12 +56,12 @@ class MemoryMeter:
         if cuda:
             torch.cuda.reset_peak_memory_stats(self._device)
         else:
-            before, peak = resident_memory(), peak_memory()
+            before, peak = self._resident(), self._peak()
         yield
         if cuda:
             found = torch.cuda.max_memory_allocated(self._device) / MEBI
         else:
-            found = max(before, resident_memory(), peak_memory() if peak_memory() > peak else 0.)
+            found = max(before, self._resident(), self._peak() if self._peak() > peak else 0.)
         self.most[name] = max(found, self.most.get(name, 0.))
 
 

@@ -1,19 +1,22 @@
 """What the processes of a run tell one another, and which GPU each of them takes."""
 import pickle
 import re
+from contextlib import ExitStack, nullcontext
 from fractions import Fraction
-from types import SimpleNamespace
+from functools import partial
 
-import ding.policy.base_policy
 import numpy as np
 import pytest
 import torch
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ding_common import ConfigError, parallel
 from ding_common.processes.packing import pack, unpack
 from ding_grpo.policy import GRPOPolicy
-from tests.processes import meet
+from tests.processes import meet, one_of
+from tests.simulated_gpu import SimulatedGPU
 
+SAME = r'processes 0 and 1 of this run would use the same GPU \(simulated\)'
 GONE = r'process {}: (another process|process {} \(pid \d+\)) of this run has exited'
 
 
@@ -143,12 +146,12 @@ def machine(monkeypatch):
     """Says how many GPUs a process sees, and which process it is."""
 
     def make(gpus, rank, local_rank, processes):
-        monkeypatch.setattr(torch.cuda, 'is_available', lambda: gpus > 0)
-        monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
         for name, value in dict(RANK=rank, LOCAL_RANK=local_rank, LOCAL_WORLD_SIZE=processes, WORLD_SIZE=8).items():
             monkeypatch.setenv(name, str(value))
+        return stack.enter_context(SimulatedGPU(gpus))
 
-    return make
+    with ExitStack() as stack:
+        yield make
 
 
 @pytest.mark.parametrize(
@@ -173,27 +176,24 @@ def test_fewer_gpus_than_processes(machine, local_rank):
 
 
 def test_two_processes_that_see_the_same_gpu(machine, monkeypatch):
-    machine(1, 1, 1, 2)
-    chosen = []
-    monkeypatch.setattr(torch.cuda, 'set_device', chosen.append)
-    monkeypatch.setattr(torch.cuda, 'current_device', lambda: 0)
-    monkeypatch.setattr(torch.cuda, 'get_device_properties', lambda device: SimpleNamespace(uuid='b'))
-    monkeypatch.setattr(torch.distributed, 'init_process_group', lambda *args, **kwargs: None)
-    monkeypatch.setattr(parallel, 'all_gather', lambda mine: ['a', 'c', mine])
-    parallel.start(True)
-    assert chosen == [0]
-    monkeypatch.setattr(parallel, 'all_gather', lambda mine: ['a', mine, mine])
-    with pytest.raises(ConfigError, match=r'processes 1 and 2 of this run would use the same GPU \(b\)'):
-        parallel.start(True)
+    """NCCL needs a GPU. In the group in its place, each process has what this one has."""
+    gpu, init = machine(4, 1, 1, 2), torch.distributed.init_process_group
+    for processes, told in ((1, nullcontext()), (3, pytest.raises(ConfigError, match=SAME))):
+        join = partial(init, 'fake', rank=0, world_size=processes, store=FakeStore())
+        monkeypatch.setattr(torch.distributed, 'init_process_group', lambda *args, **kwargs: join())
+        try:
+            with told:
+                parallel.start(True)
+        finally:
+            parallel.end()
+        assert gpu.current == 1
 
 
-def test_batches_go_where_the_model_is(machine, monkeypatch):
+def test_batches_go_where_the_model_is(machine):
     # DI-engine's device is of RANK, the model's of LOCAL_RANK: on a second machine they were two
     machine(4, 5, 3, 4)
-    monkeypatch.setattr(ding.policy.base_policy, 'get_rank', lambda: 5)
-    monkeypatch.setattr(torch.nn.Module, 'cuda', lambda self: self.to('meta'))
-    monkeypatch.setattr(GRPOPolicy, '_init_multi_gpu_setting', lambda *args: None)
     cfg = GRPOPolicy.default_config()
     cfg.cuda = cfg.multi_gpu = True
     cfg.model = dict(type='vac', obs_shape=4, action_shape=2)
-    assert GRPOPolicy(cfg).device == 'meta'
+    with one_of(8, rank=5):
+        assert GRPOPolicy(cfg).device == 'cuda:0'

@@ -3,10 +3,11 @@ import itertools
 import pytest
 import torch
 
-from ding_common import ConfigError, parallel
+from ding_common import ConfigError
 from ding_common.processes.memory import memory_advice
 from ding_grpo.data.micro_batch import share_rows, split_rows
 from tests.policies import gradient, make_batch, reward, sample_groups, token_policy, update, weights
+from tests.processes import one_of
 
 
 def batch(lengths, prompts):
@@ -40,18 +41,13 @@ class TestSplit:
 
 class TestShare:
 
-    @pytest.fixture
-    def shares(self, monkeypatch):
-
-        def of(batch, processes):
-            monkeypatch.setattr(parallel, 'world_size', lambda: processes)
-            found = []
-            for rank in range(processes):
-                monkeypatch.setattr(parallel, 'rank', lambda: rank)
+    @staticmethod
+    def shares(batch, processes):
+        found = []
+        for rank in range(processes):
+            with one_of(processes, rank):
                 found.append(list(share_rows(batch)))
-            return found
-
-        return of
+        return found
 
     @staticmethod
     def tokens(batch, rows):
@@ -60,12 +56,12 @@ class TestShare:
 
     @pytest.mark.parametrize('processes', [2, 3, 5])
     @pytest.mark.parametrize('seed', range(3))
-    def test_no_other_blocks_have_a_smaller_largest(self, shares, seed, processes):
+    def test_no_other_blocks_have_a_smaller_largest(self, seed, processes):
         torch.manual_seed(seed)
         lengths = torch.randint(0, 9, (9, )).tolist()
         lengths[seed] = 30  # one long row
         whole = batch(lengths, 'aaabbcccd')
-        found, counted = shares(whole, processes), [row for row in range(9) if lengths[row] > 0]
+        found, counted = self.shares(whole, processes), [row for row in range(9) if lengths[row] > 0]
         assert sum(found, []) == counted  # each once, in order
         largest = min(
             max(self.tokens(whole, counted[a:b]) for a, b in zip((0, *cuts), (*cuts, len(counted))))
@@ -73,20 +69,20 @@ class TestShare:
         )
         assert max(self.tokens(whole, rows) for rows in found) == largest
 
-    def test_rows_are_divided_by_their_tokens(self, shares):
+    def test_rows_are_divided_by_their_tokens(self):
         """By number, one of two processes read 165 tokens and the other 85."""
         whole = batch([61, 61, 21, 21, 21, 21, 21, 21], 'aaaaaaaa')
-        assert shares(whole, 2) == [[0, 1], [2, 3, 4, 5, 6, 7]]
-        assert [self.tokens(whole, rows) for rows in shares(whole, 2)] == [125, 125]
+        assert self.shares(whole, 2) == [[0, 1], [2, 3, 4, 5, 6, 7]]
+        assert [self.tokens(whole, rows) for rows in self.shares(whole, 2)] == [125, 125]
 
-    def test_steps_of_other_models(self, shares):
+    def test_steps_of_other_models(self):
         weight = (torch.arange(500) < torch.tensor([500, 10, 10, 480]).unsqueeze(1)).float()
-        assert shares(make_batch(weight), 2) == [[0], [1, 2, 3]]
-        assert shares(make_batch(torch.ones(7, 1)), 3) == [[0, 1, 2], [3, 4, 5], [6]]
+        assert self.shares(make_batch(weight), 2) == [[0], [1, 2, 3]]
+        assert self.shares(make_batch(torch.ones(7, 1)), 3) == [[0, 1, 2], [3, 4, 5], [6]]
 
-    def test_more_processes_than_rows(self, shares):
-        assert shares(batch([0, 3, 4], 'aab'), 4) == [[1], [2], [], []]
-        assert shares(batch([0, 0], 'ab'), 2) == [[], []]
+    def test_more_processes_than_rows(self):
+        assert self.shares(batch([0, 3, 4], 'aab'), 4) == [[1], [2], [], []]
+        assert self.shares(batch([0, 0], 'ab'), 2) == [[], []]
 
 
 class TestUpdate:

@@ -5,10 +5,11 @@ import pytest
 import torch
 from torch.nn.functional import logsigmoid
 
-from ding_common import ConfigError, parallel
+from ding_common import ConfigError
 from ding_grpo.data.batch import Batch
 from ding_grpo.extras.preference import PreferenceLoss
 from tests.policies import ALONE, change, gradient, reward, sample_groups, same_reward, token_policy, update, vector
+from tests.processes import one_of
 
 
 def preferring(policy={}, weight=1., beta=0.5, reference='sampler', **learn):
@@ -99,11 +100,10 @@ def test_refused(options, told):
     assert '\n' not in str(error.value)
 
 
-def test_not_in_several_processes_and_not_with_agents(monkeypatch):
+def test_not_in_several_processes_and_not_with_agents():
     policy = preferring()
     term = policy.terms['preference']
     with pytest.raises(ConfigError, match='not available with an agent'):
         term.bind(SimpleNamespace(trajectories=True))
-    monkeypatch.setattr(parallel, 'world_size', lambda: 2)
-    with pytest.raises(ConfigError, match='not available in several processes'):
+    with one_of(2), pytest.raises(ConfigError, match='not available in several processes'):
         PreferenceLoss(SimpleNamespace(cfg=policy.cfg))

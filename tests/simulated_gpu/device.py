@@ -42,9 +42,13 @@ def leaves(values: Iterable[Any]) -> Iterator[Any]:
 
 
 class SimulatedGPU:
-    """A context in which torch has one GPU. ``counts`` holds what it has done."""
+    """
+    A context in which torch has one GPU. ``counts`` holds what it has done. With a larger ``number`` torch says that it
+    has so many, and tensors lie on the first one.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 1) -> None:
+        self.number, self.current = number, 0
         self.counts = Counts()
         self.recorded: Optional[List[Tuple]] = None  # operations of a graph that is recorded
         self._wanted: Optional[torch.device] = None  # of the results of the function that is called

@@ -19,9 +19,9 @@ def faces(gpu: Any) -> Iterator[ContextManager]:
     of_cuda = dict(
         is_available=lambda: True,
         is_initialized=lambda: True,
-        device_count=lambda: 1,
-        current_device=lambda: 0,
-        set_device=lambda device: None,
+        device_count=lambda: gpu.number,
+        current_device=lambda: gpu.current,
+        set_device=lambda device: setattr(gpu, 'current', device),
         get_device_name=lambda *device: properties.name,
         get_device_properties=lambda *device: properties,
         is_bf16_supported=lambda *args, **kwargs: True,
