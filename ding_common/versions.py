@@ -5,7 +5,7 @@ import re
 from functools import lru_cache
 from importlib import metadata
 from importlib.metadata import PackageNotFoundError, requires
-from typing import Dict, List
+from typing import Dict, List, Sequence
 
 import torch
 from packaging.requirements import Requirement
@@ -19,16 +19,16 @@ BENEATH = ('DI-engine', 'transformers', 'peft')
 ALL = (NAME, *BENEATH, 'torch', 'tokenizers', 'numpy', 'gguf')
 
 
-def untested() -> List[str]:
+def untested(beneath: Sequence[str] = BENEATH) -> List[str]:
     """
-    For each package beneath this one whose installed version is outside the bounds of ``setup.py``, a line that says
-    so. None if this package is not installed, but on the path.
+    For each package ``beneath`` this one whose installed version is outside the bounds of ``setup.py``, a line that
+    says so. None if this package is not installed, but on the path.
     """
     try:
         required = map(Requirement, requires(NAME) or ())
     except PackageNotFoundError:
         return []
-    bounds: Dict[str, Requirement] = {r.name: r for r in required if r.name in BENEATH}
+    bounds: Dict[str, Requirement] = {r.name: r for r in required if r.name in beneath}
     lines = []
     for name, bound in bounds.items():
         try:

@@ -91,6 +91,20 @@ def on_device(device):
 
 
 @pytest.fixture
+def multiplies_bfloat16(monkeypatch):
+    """A function that sets on which devices, ``cpu`` or ``cuda``, bfloat16 is native."""
+    from ding_grpo.act import token_actor
+    from ding_grpo.model import autocast
+    from ding_grpo.model.read import attention
+
+    def on(*devices):
+        for module in (autocast, token_actor, attention):
+            monkeypatch.setattr(module, 'multiplies_bfloat16', lambda device: device in devices)
+
+    return on
+
+
+@pytest.fixture
 def gpu():
     """A GPU without a GPU."""
     from tests.simulated_gpu import SimulatedGPU

@@ -25,7 +25,7 @@ import time  # noqa: E402
 import traceback  # noqa: E402
 from collections import Counter  # noqa: E402
 from importlib.util import find_spec  # noqa: E402
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple  # noqa: E402
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple  # noqa: E402
 
 import click  # noqa: E402
 from easydict import EasyDict  # noqa: E402
@@ -234,14 +234,14 @@ def train(case: Case) -> None:
     pipeline((case.main, case.create), seed=0, max_train_iter=1)
 
 
-def run_case(case: Case, limit: float, shown: bool = False) -> Tuple[str, str]:
+def run_case(case: Case, limit: float, shown: bool = False, run: Callable[[Case], None] = train) -> Tuple[str, str]:
     """
     Run it in a process of its own, which begins with all that this one has imported, for so many seconds at most.
     Returns one of ``OUTCOMES``, and what the run ended with. ``shown``: so is what it prints.
     """
     context = multiprocessing.get_context('fork')
     receive, send = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(case, send, shown))
+    process = context.Process(target=_work, args=(case, send, shown, run))
     process.start()
     send.close()
     try:
@@ -257,7 +257,7 @@ def run_case(case: Case, limit: float, shown: bool = False) -> Tuple[str, str]:
     return found
 
 
-def _work(case: Case, send: Any, shown: bool) -> None:
+def _work(case: Case, send: Any, shown: bool, run: Callable[[Case], None]) -> None:
     os.setsid()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     if not shown:
@@ -268,7 +268,7 @@ def _work(case: Case, send: Any, shown: bool) -> None:
         os.chdir(folder)
         error = None
         try:
-            train(case)
+            run(case)
         except BaseException as caught:  # whatever it is, it is what a user would see
             error = caught
         if isinstance(error, click.ClickException):

@@ -47,11 +47,14 @@ class Requests:
             servers: Sequence[int],
             early_stop: Optional[EarlyStop] = None,
             renewal: Optional[Renewal] = None,
-            ends: Optional[Callable[[List[int]], bool]] = None
+            ends: Optional[Callable[[List[int]], bool]] = None,
+            part: int = PART,
+            threads: int = THREADS
     ) -> None:
         """``pool``: the ``ServerPool``; ``servers``: the index of the one that each row asks."""
         self._pool, self._rows, self._servers = pool, rows, servers
         self._early_stop, self._renewal, self._ends = early_stop, renewal, ends
+        self._part, self._threads = None if ends is None else part, threads
         self._found: Dict[int, Answer] = {}
         self._begun = [NOTHING] * len(rows)  # what rows had when they were interrupted
         self._stopped: Set[int] = set()
@@ -59,16 +62,15 @@ class Requests:
 
     def answers(self) -> List[Answer]:
         """In the order of the rows."""
-        with ThreadPoolExecutor(min(len(self._rows), THREADS), thread_name_prefix='engine') as threads:
+        with ThreadPoolExecutor(min(len(self._rows), self._threads), thread_name_prefix='engine') as threads:
             while len(self._found) < len(self._rows):
                 self._ask(threads)
         return [self._found[i] for i in range(len(self._rows))]
 
     def _ask(self, threads: ThreadPoolExecutor) -> None:
         """Ask for all rows that have no answer."""
-        most = None if self._ends is None else PART
         missing = [i for i in range(len(self._rows)) if i not in self._found]
-        rows = {i: self._rows[i].after(self._begun[i], self._pool.version, most) for i in missing}
+        rows = {i: self._rows[i].after(self._begun[i], self._pool.version, self._part) for i in missing}
         asked = {threads.submit(self._pool.servers[self._servers[i]].ask, row): i for i, row in rows.items()}
         lost: Dict[int, Unavailable] = {}
         try:

@@ -7,7 +7,7 @@ import click
 from ding.framework import Context, task
 
 ALIVE = 'ding_grpo_alive'  # event: node, role
-PERIOD = 1.0  # seconds between two signs of life
+PERIOD = 1.0  # seconds between two signs of life, or a tenth of the silence after which a process counts as dead
 
 
 class Workers:
@@ -52,7 +52,7 @@ class Workers:
             click.echo(f'{role} {node} takes part.')
 
     def _run(self) -> None:
-        while not self._over.wait(PERIOD) and task.router.is_active:
+        while not self._over.wait(min(PERIOD, self._timeout / 10)) and task.router.is_active:
             task.router.emit(ALIVE, task.router.node_id, self._role)
             self._look()
 

@@ -28,7 +28,7 @@ class Trial(NamedTuple):
     findings: List[Dict[str, Any]]
 
 
-def of_learning(env: Dict[str, Any], form: str, reward: float, seconds: float = 0.0) -> Part:
+def of_learning(env: Dict[str, Any], form: str, reward: float, seconds: float = 0.0, updates: int = UPDATES) -> Part:
     """
     Overview:
         Train a tiny model on few problems, at first from the reward alone, and if it does not learn with demonstrations
@@ -38,6 +38,7 @@ def of_learning(env: Dict[str, Any], form: str, reward: float, seconds: float = 
         - form (:obj:`str`): Of right completions, see ``FewTask``.
         - reward (:obj:`float`): Of a right completion.
         - seconds (:obj:`float`): Of a score.
+        - updates (:obj:`int`): Of each run.
     """
     few = dict(task=dict(type='few', task=env['task'], form=form), reward_weights=env.get('reward_weights', {}))
     task = ENV_REGISTRY.get('token_env').task_of(few)
@@ -45,12 +46,12 @@ def of_learning(env: Dict[str, Any], form: str, reward: float, seconds: float = 
         return Part(
             'learning', [f'left out: right completions have {task.longest} words or characters'], [], examined=False
         )
-    scoring = UPDATES * 8 * GROUP * seconds
+    scoring = updates * 8 * GROUP * seconds
     if scoring > BUDGET:
         return Part('learning', [f'left out: its scores would take {scoring:,.0f} s'], [], examined=False)
-    lines = [f'a tiny model on {len(task)} problems, {UPDATES} updates of {8 * GROUP} rows']
+    lines = [f'a tiny model on {len(task)} problems, {updates} updates of {8 * GROUP} rows']
     for shows, told in ((False, 'from the reward alone'), (True, 'with demonstrations in the first half')):
-        trial = _train(few, task.longest, shows)
+        trial = _train(few, task.longest, shows, updates)
         lines.append(f'{told}: greedy reward {trial.before:.3g} before, {trial.after:.3g} after')
         if trial.after >= trial.before + LEARNED * (reward - trial.before) > trial.before:
             return Part('learning', lines, [])
@@ -59,7 +60,7 @@ def of_learning(env: Dict[str, Any], form: str, reward: float, seconds: float = 
     return Part('learning', lines, [dict(cause='not_learned', message=message, reward=trial.after)])
 
 
-def _train(env: Dict[str, Any], longest: int, shows: bool) -> Trial:
+def _train(env: Dict[str, Any], longest: int, shows: bool, updates: int) -> Trial:
     keys: Dict[str, Any] = dict(
         env,
         model=dict(config=dict(MODEL, max_position_embeddings=1024)),
@@ -67,13 +68,13 @@ def _train(env: Dict[str, Any], longest: int, shows: bool) -> Trial:
         collect=dict(groups=8),
         max_new_tokens=longest + 1,
         learn=dict(batch_groups=4, learning_rate=1e-3, entropy=dict(weight=0.01)),
-        eval_freq=UPDATES,
+        eval_freq=updates,
     )
     if shows:
         keys['learn']['demonstrations'] = SHOWN
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder, contextlib.redirect_stdout(io.StringIO()):
         run = GRPO(exp_name=os.path.relpath(folder), **keys)
         before = run.evaluate()['return']
-        run.train(updates=UPDATES)
+        run.train(updates=updates)
         found = read_json_lines(os.path.join(folder, FINDINGS))
         return Trial(before, run.evaluate()['return'], found)

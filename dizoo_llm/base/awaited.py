@@ -27,6 +27,7 @@ class Limits(NamedTuple):
     concurrency: int  # how many at once
     seconds: Optional[float]  # for one attempt
     retries: int  # attempts after the first one
+    grace: float = GRACE
 
 
 COUNTS = tally('scores that wait')  # since the last report: calls, retries, failed, and seconds of waiting
@@ -171,12 +172,12 @@ class _Loop:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name='scorers', daemon=True).start()
 
-    def run(self, coroutine: Awaitable, seconds: Optional[float]) -> Any:
+    def run(self, coroutine: Awaitable, seconds: Optional[float], grace: float = GRACE) -> Any:
         """Its result; None if one of the coroutines blocks the loop for ``seconds``, which is then abandoned."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             while not concurrent.futures.wait([future], seconds).done:
-                if not self._answers(max(seconds, GRACE)):
+                if not self._answers(max(seconds, grace)):
                     self._dead = True
                     return None
             return future.result()
@@ -196,7 +197,7 @@ def await_all(calls: Sequence[Call], limits: Limits) -> List[Any]:
     attempts."""
     batch, begun = _Batch(calls, limits), time.monotonic()
     try:
-        _Loop.own().run(batch.run(), limits.seconds)
+        _Loop.own().run(batch.run(), limits.seconds, limits.grace)
     finally:
         COUNTS['seconds'] += time.monotonic() - begun
     return batch.found

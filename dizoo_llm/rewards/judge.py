@@ -38,7 +38,7 @@ from .parameters import Keys
 MOST_CACHED = 50_000  # scores of a process
 _FIELD = re.compile(r'\{([A-Za-z_]\w*)\}')
 _VARIABLE = re.compile(r'[A-Z_][A-Z0-9_]*')
-_SCORES: 'OrderedDict[bytes, float]' = OrderedDict()  # by digest of what a judge was sent
+SCORES: 'OrderedDict[bytes, float]' = OrderedDict()  # by digest of what a judge was sent
 _ASKING: 'WeakValueDictionary[Tuple, asyncio.Lock]' = WeakValueDictionary()  # by event loop and digest
 
 
@@ -126,12 +126,12 @@ class Judge:
         digest = hashlib.sha256(asked.encode('utf-8', 'surrogatepass'))
         lock = _ASKING.setdefault((asyncio.get_running_loop(), digest.digest()), asyncio.Lock())
         async with lock:  # equal texts of a batch are judged once
-            if digest.digest() not in _SCORES:
+            if digest.digest() not in SCORES:
                 code = digest.hexdigest()[:10]
-                _SCORES[digest.digest()] = await self._ask(self._messages(values, code), code)
-                if len(_SCORES) > MOST_CACHED:
-                    _SCORES.popitem(last=False)
-            return _SCORES[digest.digest()]
+                SCORES[digest.digest()] = await self._ask(self._messages(values, code), code)
+                if len(SCORES) > MOST_CACHED:
+                    SCORES.popitem(last=False)
+            return SCORES[digest.digest()]
 
     def _messages(self, values: Dict[str, str], code: str) -> List[Dict[str, str]]:
         """What the judge is sent. All values are inserted at once: braces in one of them stay what they are."""

@@ -31,10 +31,11 @@ def byte_pairs():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token='<eos>')
 
 
-def test_learned_ids_are_the_sampled_ids_with_byte_pairs(monkeypatch):
+def test_learned_ids_are_the_sampled_ids_with_byte_pairs(tmp_path):
     tokenizer, sampled = byte_pairs(), {}
-    monkeypatch.setattr('dizoo_llm.text.encoder.create_tokenizer', lambda *args: tokenizer)
-    env = TokenEnv(Talk(), max_turns=TURNS, max_new_tokens=6, max_reply_tokens=8, stop=['?'])
+    tokenizer.save_pretrained(str(tmp_path))
+    options = dict(tokenizer=dict(pretrained=str(tmp_path)), stop=['?'])
+    env = TokenEnv(Talk(), max_turns=TURNS, max_new_tokens=6, max_reply_tokens=8, **options)
     policy = token_policy(dict(group_size=ROWS, model=dict(config=dict(vocab_size=48))), env=env)
     sample = policy.actor.sample
 

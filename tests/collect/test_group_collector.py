@@ -8,6 +8,7 @@ from easydict import EasyDict
 
 from ding_common import ConfigError, TaskError
 from ding_grpo.collect.group import Group
+from dizoo_llm import TASK_REGISTRY
 from dizoo_llm.envs import DingTokenEnv
 from dizoo_llm.tasks import ThinkAnswerTask
 from tests.collect.helper import AbnormalEnv, SlowResetEnv, summary
@@ -21,6 +22,13 @@ class DynamicSeedEnv(DingTokenEnv):
 
     def seed(self, seed, dynamic_seed=True):
         super().seed(seed + 100 * np.random.default_rng().integers(100) if dynamic_seed else seed)
+
+
+@TASK_REGISTRY.register('think_answer_without_problems')
+class NoProblems(ThinkAnswerTask):
+
+    def problem(self, index):
+        return {}['gone']
 
 
 def prompts(samples):
@@ -96,10 +104,10 @@ class TestGroupCollector:
         )
 
     @pytest.mark.parametrize('manager', ['base', 'subprocess'])
-    def test_task_that_gives_no_problem_stops_and_does_not_hang(self, think_answer, collector, manager, monkeypatch):
+    def test_task_that_gives_no_problem_stops_and_does_not_hang(self, think_answer, collector, manager):
         think_answer[0].env.max_prompt_length = 19
         policy = make_policy(*think_answer)
-        monkeypatch.setattr(ThinkAnswerTask, 'problem', lambda self, index: {}['gone'])
+        think_answer[0].env.task.type = 'think_answer_without_problems'
         with pytest.raises(TaskError, match=r"KeyError: 'gone' .* for problem \d"):
             collector(manager, policy=policy).collect()
 

@@ -92,7 +92,7 @@ class TestGGUF:
             CausalLM(**dict(dict(pretrained=folder), **arguments))
 
     def test_the_extra_is_missing(self, folder, monkeypatch):
-        monkeypatch.setattr(pretrained, 'find_spec', lambda name: None)
+        monkeypatch.setitem(sys.modules, 'gguf', None)
         with pytest.raises(ConfigError, match=r"needs the extra gguf: pip install '.\[gguf\]'"):
             Pretrained.locate(folder, 'tiny.gguf', 'policy.model')
 

@@ -1,4 +1,7 @@
 import csv
+import json
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -18,16 +21,21 @@ THREE = [[record(0, 1.), record(50, 11.)], [record(0, 12.)], [record(0, 1.), rec
 
 
 @pytest.fixture
-def made(monkeypatch):
-    """Finished runs with the given evaluations: {name: [evaluations of seed 0, of seed 1, ...]}, bar 10."""
+def made(tmp_path):
+    """Runs with the given evaluations: {name: [evaluations of seed 0, of seed 1, ...]}, bar 10. None: not finished."""
 
     def make(**of_name):
-        monkeypatch.setattr(runs.Run, 'done', property(lambda self: self.evaluations() is not None))
-        monkeypatch.setattr(runs.Run, 'evaluations', lambda self: of_name[self.name][self.seed])
-        return [
-            runs.Run(name, f'{name}.py', [], 'serial', seed, f'out/{name} {seed}', 10., '')
-            for name, of_seeds in of_name.items() for seed in range(len(of_seeds))
-        ]
+        found, out = [], Path(tempfile.mkdtemp(dir=tmp_path))
+        for name, of_seeds in of_name.items():
+            for seed, records in enumerate(of_seeds):
+                folder = out / f'{name} {seed}'
+                found.append(runs.Run(name, f'{name}.py', [], 'serial', seed, str(folder), 10., ''))
+                if records is not None:
+                    log = folder / 'log' / 'evaluator'
+                    log.mkdir(parents=True)
+                    (log / 'evaluations.jsonl').write_text(''.join(f'{json.dumps(r)}\n' for r in records), 'utf-8')
+                    (folder / runs.DONE).touch()
+        return found
 
     return make
 

@@ -5,13 +5,14 @@ import runpy
 
 import ding.entry
 import pytest
-from ding.utils import SERIAL_COLLECTOR_REGISTRY, build_logger
+from ding.utils import ENV_REGISTRY, SERIAL_COLLECTOR_REGISTRY, build_logger
 from ditk.logging.file import LoggingFileHandler
 from easydict import EasyDict
 
 from ding_common import ConfigError
 from ding_grpo.entry.build import compiled
 from ding_grpo.run.around import around_run, save_config
+from dizoo_llm.envs import DingTokenEnv
 
 train = ding.entry.serial_pipeline_onpolicy
 
@@ -135,12 +136,15 @@ def test_a_folder_that_may_not_be_written(think_answer, monkeypatch, where):
         train(think_answer, max_train_iter=1)
 
 
-def test_other_files_are_not_blamed_on_the_folder(think_answer, monkeypatch):
+@ENV_REGISTRY.register('env_of_a_file')
+class OfAFile(DingTokenEnv):
 
-    def refuse(self, **options):
+    def __init__(self, cfg):
         raise PermissionError(errno.EACCES, 'Permission denied', '/data/problems.txt')
 
-    monkeypatch.setattr('dizoo_llm.envs.TokenEnv.__init__', refuse)
+
+def test_other_files_are_not_blamed_on_the_folder(think_answer):
+    think_answer[1].env.type = 'env_of_a_file'
     with pytest.raises(PermissionError, match='/data/problems.txt'):
         train(think_answer, max_train_iter=1)
 

@@ -6,8 +6,7 @@ import torch
 
 from ding_grpo.data.batch import Batch
 from ding_grpo.data.equal_rows import merge_equal_rows
-from ding_grpo.extras.value_loss import ValueLoss
-from ding_grpo.model import CausalLM
+from ding_grpo.learn.observer import Observer
 from tests.policies import reward, sample_groups, token_policy, weights
 
 
@@ -22,6 +21,20 @@ def repeated(samples, rows):
             if torch.is_tensor(value) and value.dim() > 0 and key not in ('prompt', 'kept_words'):
                 sample[key] = value[rows]
     return samples
+
+
+class Reads(Observer):
+    """Counts the tokens that the steps of an update read; values of the critic before them are of all rows."""
+
+    def __init__(self, policy):
+        self.tokens, policy.observers['reads'] = 0, self
+        policy.model.lm.get_input_embeddings().register_forward_pre_hook(self.read)
+
+    def read(self, layer, args):
+        self.tokens += args[0].numel()
+
+    def before(self, *args):
+        self.tokens = 0
 
 
 def all_read(monkeypatch):
@@ -74,20 +87,13 @@ class TestMerge:
 def test_an_update_is_that_of_all_rows(monkeypatch, learn, collect):
     policies = [token_policy(dict(group_size=6), collect, learning_rate=1e-3, batch_groups=2, **learn) for _ in '12']
     samples = repeated(sample_groups(policies[0], [0, 1, 2, 3], reward=reward), [0, 1, 0, 3, 3, 3])
-    read, completion_states, prepare = [], CausalLM.completion_states, ValueLoss.prepare
-    monkeypatch.setattr(
-        CausalLM, 'completion_states',
-        lambda self, prompts, *args: read.append(len(prompts.row)) or completion_states(self, prompts, *args)
-    )
-    # reads all rows, equal or not
-    monkeypatch.setattr(ValueLoss, 'prepare', lambda self, *args: (prepare(self, *args), read.clear())[0])
-    metrics, rows = [], []
+    metrics, tokens = [], []
     for policy in policies:
-        read.clear()
+        read = Reads(policy)
         found = policy.learn_mode.forward(copy.deepcopy(samples))
         metrics.append({k: v for k, v in found.items() if 'second' not in k and 'memory' not in k})
-        rows.append(sum(read))
+        tokens.append(read.tokens)
         all_read(monkeypatch)
     one, other = map(weights, policies)
-    assert rows[0] < 0.7 * rows[1] and (one - other).abs().max() < 2e-5
+    assert 0 < tokens[0] < 0.7 * tokens[1] and (one - other).abs().max() < 2e-5
     assert metrics[0] == pytest.approx(metrics[1], rel=2e-3, abs=1e-5)

@@ -1,5 +1,8 @@
 """Tasks, data files and episodes that several tests share."""
+import contextlib
 import json
+import os
+import resource
 import signal
 from contextlib import contextmanager
 
@@ -51,6 +54,24 @@ def python_task(folder, content, **options):
     path = folder / 't.py'
     path.write_bytes(content if isinstance(content, bytes) else content.encode('utf-8'))
     return create_task(dict(type='file', path=str(path), **options))
+
+
+@contextmanager
+def few_files(more=0):
+    """A context in which this process can open so many files more."""
+    before, taken = resource.getrlimit(resource.RLIMIT_NOFILE), []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(more):
+            os.close(taken.pop())
+        yield
+    finally:
+        for file in taken:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def problems(task):

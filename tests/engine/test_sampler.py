@@ -8,8 +8,10 @@ from aiohttp import web
 
 from ding_common import ConfigError, PeerError
 from ding_grpo.act.sampler import RowRequest
-from ding_grpo.engine import pool, requests
+from ding_grpo.engine import pool
+from ding_grpo.engine.answers import rollout_of
 from ding_grpo.engine.proof import log_probs
+from ding_grpo.engine.requests import Requests
 from ding_grpo.model import CausalLM
 from ding_grpo.rollout import EarlyStop, Sampling
 from tests.engine.conftest import MODEL, gap
@@ -44,6 +46,16 @@ def request(prompts=PROMPTS, keys=None, greedy=False, **kwargs):
     uniform = None if greedy else torch.rand(len(prompts), 6, dtype=torch.float64, generator=seeded())
     keys = {i: (0, i, 0) for i in range(len(prompts))} if keys is None else keys
     return RowRequest(list(range(len(prompts))), prompts, keys, uniform, **kwargs)
+
+
+def answered(sampler, prompts, limits, early_stop=None, **options):
+    """Rows that are asked for in other parts, or by fewer threads, than usual."""
+    own, uniform = dict(sampler.params(), stop_token_ids=list(sampler.spec.eos_token_ids)), request(prompts).uniform
+    rows = [sampler.row(ids.tolist(), dict(own, max_tokens=most), x) for ids, most, x in zip(prompts, limits, uniform)]
+    with sampler.pool.turn():
+        sampler.pool.share()
+        requests = Requests(sampler.pool, rows, [0] * len(rows), early_stop, None, sampler.spec.ends, **options)
+        return rollout_of(requests.answers(), 0, False)
 
 
 def seeded():
@@ -95,12 +107,11 @@ def test_rows_end_at_their_limit_with_end_tokens_and_with_stop_strings(sampler):
         assert not any(ends[:-1]) and (ends[-1] or len(ids) == 6)
 
 
-def test_rows_with_stop_strings_are_not_sampled_to_their_limit(server, sampler, model, monkeypatch):
-    monkeypatch.setattr(requests, 'PART', 2)
+def test_rows_with_stop_strings_are_not_sampled_to_their_limit(server, sampler, model):
     sampler.spec = sampler.spec._replace(ends=lambda ids: ids[-1] % 2 == 0)
     server.asked.clear()
     prompts = PROMPTS * 8
-    rollout = sampler.sample(request(prompts))
+    rollout = answered(sampler, prompts, [6] * len(prompts), part=2)
     rows = rows_of(rollout)
     assert all(body['sampling_params']['max_tokens'] == 2 for body in server.asked)
     parts = [-(-len(ids) // 2) for ids in rows]  # rows end in their last part
@@ -112,13 +123,12 @@ def test_rows_with_stop_strings_are_not_sampled_to_their_limit(server, sampler, 
     assert (log_probs(model, Sampling(), prompts, rollout) - rollout.logp).abs()[counts].max() < 1e-5
 
 
-def test_row_with_a_part_is_not_asked_for_again_when_enough_have_ended(server, sampler, monkeypatch):
-    monkeypatch.setattr(requests, 'PART', 1)
+def test_row_with_a_part_is_not_asked_for_again_when_enough_have_ended(server, sampler):
     sampler.spec = sampler.spec._replace(ends=lambda ids: False, eos_token_ids=())
     server.faults.seconds = lambda body: 0.5 if body['token_ids'] == [2] else 0.0
     server.asked.clear()
-    stop, limit = EarlyStop([(0, 0), (0, 1)], 1, torch.device('cpu')), torch.tensor([1, 6])
-    rollout = sampler.sample(request([torch.tensor([2]), torch.tensor([3])], limit=limit, early_stop=stop))
+    stop = EarlyStop([(0, 0), (0, 1)], 1, torch.device('cpu'))
+    rollout = answered(sampler, [torch.tensor([2]), torch.tensor([3])], [1, 6], stop, part=1)
     assert rollout.length.tolist() == [1, 1] and len(server.asked) == 2
 
 
@@ -196,11 +206,10 @@ def test_rows_beyond_those_that_count_are_ended(server, sampler):
     assert len(server.aborted) == 2
 
 
-def test_rows_that_have_not_begun_are_not_asked_for_when_enough_have_ended(server, sampler, monkeypatch):
-    monkeypatch.setattr(requests, 'THREADS', 1)  # one request at a time
+def test_rows_that_have_not_begun_are_not_asked_for_when_enough_have_ended(server, sampler):
     server.asked.clear()
     stop = EarlyStop([(0, i) for i in range(4)], 2, torch.device('cpu'))
-    rollout = sampler.sample(request(early_stop=stop))
+    rollout = answered(sampler, PROMPTS, [6] * 4, stop, threads=1)
     assert len(server.asked) <= 3 and sum(stop.counted(rollout.length)) == 2
     assert sampler.sample(request()).length.min() > 0  # it goes on
 

@@ -217,8 +217,9 @@ def test_a_vector_environment_that_cannot_be(manager, env, message):
         gymnasium_run('run', 'cartpole_grpo', manager=manager, **env)
 
 
-def broken(how, name='run', manager=None, kind='grpo'):
-    """An update in environments that fail, restarted at most twice."""
+def broken(how, name='run', manager=None, kind='grpo', left=0):
+    """An update in environments that fail, restarted at most twice. ``left``: episodes that end abnormally."""
+    Fails.left = left
     main, create = load(
         'cartpole_grpo', env=dict(SHORT, env_id='Fails-v0', env_kwargs=dict(how=how, disable_env_checker=True))
     )
@@ -241,11 +242,10 @@ def test_an_environment_that_fails_or_dies(how, manager, message):
         broken(how, manager=manager)
 
 
-def test_an_abnormal_end_restarts_its_group(monkeypatch):
+def test_an_abnormal_end_restarts_its_group():
     runs = dict(single={}, by_steps=dict(kind='grpo_by_steps'), vector=dict(manager=SYNC))
     for name, options in runs.items():
-        monkeypatch.setattr(Fails, 'left', 2)
-        broken('abnormal', name, **options)
+        broken('abnormal', name, left=2, **options)
         assert Fails.left == 0
     assert_same_runs('single', 'by_steps', 1)
     assert_same_runs('single', 'vector', 1)
@@ -256,7 +256,6 @@ def test_environments_in_processes_are_closed():
     assert len(os.listdir('closed')) >= load('cartpole_grpo')[0].env.collector_env_num
 
 
-def test_too_many_abnormal_ends(monkeypatch):
-    monkeypatch.setattr(Fails, 'left', 1000)
+def test_too_many_abnormal_ends():
     with pytest.raises(RuntimeError, match='ended abnormally 3 times in group 0'):
-        broken('abnormal')
+        broken('abnormal', left=1000)

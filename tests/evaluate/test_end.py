@@ -94,7 +94,7 @@ class TestWhatIsEvaluated:
     def test_a_solved_run_says_why_and_is_not_evaluated_again(
         self, run, returns, monkeypatch, capfd, env, part, value, told
     ):
-        monkeypatch.setattr('dizoo_llm.tasks.ThinkAnswerTask.return_part', part)
+        rescore(monkeypatch, return_part=part)
         returns.update({4: 1.})
         run(8, **env)
         out = capfd.readouterr().out

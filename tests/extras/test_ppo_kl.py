@@ -11,6 +11,7 @@ from ding_common import ConfigError
 from ding_grpo.extras.ppo_kl import PPOKLPolicy
 from ding_grpo.rl_utils import kl_estimate
 from tests.policies import vector
+from tests.runs import each_update
 from tests.shipped import small
 
 BATCH = 12
@@ -127,13 +128,7 @@ def test_on_tokens_through_the_pipeline(own_folder, monkeypatch):
     learn = dict(batch_size=16, learning_rate=3e-3, kl=dict(beta=0.1, type='k3'))
     main, create = small('think_answer_ppo', policy=dict(collect=dict(n_sample=64), learn=learn))
     create.policy.type, main.env.collector_env_num = 'ppo_kl', 8
-    kls, learn = [], PPOKLPolicy._forward_learn
-
-    def note(self, data):
-        metrics = learn(self, data)
-        kls.extend(each['kl'] for each in metrics)
-        return metrics
-
-    monkeypatch.setattr(PPOKLPolicy, '_forward_learn', note)
+    kls = []
+    each_update(monkeypatch, after=lambda _, policy, steps: kls.extend(each['kl'] for each in steps), kind=PPOKLPolicy)
     serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
     assert len(kls) >= 4 and kls[0] == pytest.approx(0, abs=1e-5) and kls[-1] > 1e-5

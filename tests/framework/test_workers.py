@@ -3,6 +3,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -45,7 +46,6 @@ class Network:
 def network(monkeypatch, request):
     network = Network(request.param)
     monkeypatch.setattr(workers, 'task', network)
-    monkeypatch.setattr(workers, 'PERIOD', 0.02)
     yield network
     network.is_active = False
 
@@ -54,31 +54,39 @@ class TestWorkers:
 
     @pytest.mark.parametrize('network', [Role.LEARNER], indirect=True)
     def test_a_learner_goes_on_until_the_last_collector_is_gone(self, network, capsys):
-        alive = Workers(timeout=0.3)
+        alive, out = Workers(timeout=0.3), []
+
+        def said(start):
+            out.extend(capsys.readouterr().out.splitlines())
+            return any(line.startswith(start) for line in out)
+
         alive(None)
         for node in (1, 2):
             network.sign(node, 'collector')
-        network.wait(lambda: network.sign(2, 'collector') or 1 not in alive._heard)
+        network.wait(lambda: network.sign(2, 'collector') or said('collector 1 has'))
         alive(None)
-        network.wait(lambda: 2 not in alive._heard and alive._lost)
+        network.wait(lambda: said('collector 2 has'))
         with pytest.raises(RuntimeError, match='no collector is left: the last has given no sign of life for 0.3 s'):
             alive(None)
         assert ('context_exchanger_{}'.format(Role.COLLECTOR), dict(episodes=[])) in network.events
         assert (workers.ALIVE, 0, 'learner') in network.events
-        assert re.findall('.*left: .',
-                          capsys.readouterr().out) == [
-                              f'collector {node} has given no sign of life for 0.3 s. Collectors that are left: {left}'
-                              for node, left in ((1, 1), (2, 0))
-                          ]
+        assert [line for line in out if 'left: ' in line] == [
+            f'collector {node} has given no sign of life for 0.3 s. Collectors that are left: {left}.'
+            for node, left in ((1, 1), (2, 0))
+        ]
 
     @pytest.mark.parametrize('network', [Role.COLLECTOR], indirect=True)
     def test_a_collector_waits_for_the_learner_and_ends_without_one(self, network, capsys):
         alive = Workers(timeout=0.3)
         network.wait(lambda: workers.ALIVE in network.heard)
         network.sign(1, 'evaluator')
-        assert not alive._learner.is_set()
+        thread = threading.Thread(target=alive, args=(None, ), daemon=True)
+        thread.start()
+        thread.join(0.3)
+        assert thread.is_alive()
         network.sign(0, 'learner')
-        alive(None)  # does not wait any more
+        thread.join(5)  # it does not wait any more
+        assert not thread.is_alive()
         network.wait(lambda: network.finish)
         assert 'learner 0 has given no sign of life for 0.3 s.\n' in capsys.readouterr().out
 

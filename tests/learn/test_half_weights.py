@@ -5,7 +5,6 @@ import torch
 from ding_common import ConfigError
 from ding_grpo.extras.ppo_kl import PPOKLPolicy
 from ding_grpo.learn.half_weights import movable_share
-from ding_grpo.model import autocast
 from dizoo_llm.envs import TokenEnv
 from tests.extras.test_ppo_kl import make
 from tests.policies import token_policy, update, vector
@@ -97,8 +96,8 @@ class TestMovable:
 class TestNotice:
 
     @pytest.fixture(autouse=True)
-    def _native(self, monkeypatch):
-        monkeypatch.setattr(autocast, 'multiplies_bfloat16', lambda device: True)
+    def _native(self, multiplies_bfloat16):
+        multiplies_bfloat16('cpu')
 
     def test_share_and_advice_once_at_the_start(self, capsys):
         policy = with_dtype('bfloat16', learn=dict(learning_rate=1e-5))

@@ -2,6 +2,7 @@
 import pytest
 from ding.policy import PPOPolicy
 
+from dizoo_llm import TASK_REGISTRY
 from dizoo_llm.tasks import GuessTask, KeyAndDoorTask
 from tests.runs import completions, distance, each_update, evaluations, metrics, train, weights
 from tests.same import same
@@ -101,10 +102,16 @@ def test_a_tool_is_called_in_any_manager(tmp_path):
     assert {'tool: 12', 'tool: 7'} <= replies and any(r['reward_parts']['calls'] for r in completions('a'))
 
 
-def test_a_game_that_does_not_tell_cannot_be_learned(monkeypatch):
+@TASK_REGISTRY.register('guess_without_a_reply')
+class Mute(GuessTask):
+
+    def respond(self, *args):
+        return super().respond(*args)._replace(text='lower')
+
+
+def test_a_game_that_does_not_tell_cannot_be_learned():
     """The control of a game of turns: with replies that are always the same, no policy finds more than three of 7."""
-    respond = GuessTask.respond
-    monkeypatch.setattr(GuessTask, 'respond', lambda *args: respond(*args)._replace(text='lower'))
-    finished('guess_grpo', 'a', 12, policy=dict(learn=dict(learning_rate=2e-3)))
+    env = dict(task=dict(type='guess_without_a_reply'))
+    finished('guess_grpo', 'a', 12, env=env, policy=dict(learn=dict(learning_rate=2e-3)))
     guesses = {tuple(turn['text'] for turn in e['turns'])[:1] for e in evaluations('a')[-1]['completions']}
     assert len(guesses) == 1  # every game is played the same way, up to its end

@@ -81,7 +81,6 @@ class Seen(Both):
 
 class Pole(CartPoleEnv):
     """Notes its seeds, and breaks in the steps ``at`` of all."""
-    seeds, taken, at, seeded = set(), 0, (), True
 
     def reset(self, seed=None, options=None):
         if seed is not None:
@@ -98,8 +97,7 @@ class Pole(CartPoleEnv):
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name, value in dict(seeds=set(), taken=0, at=(), seeded=True).items():
-        monkeypatch.setattr(Pole, name, value)
+    Pole.seeds, Pole.taken, Pole.at, Pole.seeded = set(), 0, (), True
 
 
 def short(name='cartpole_grpo', manager='base', env={}, kind=None, **policy):

@@ -13,6 +13,7 @@ from ding_grpo.act.kept_cache import KeptCache
 from ding_grpo.act.trees import Trees, ends_sentence
 from ding_grpo.data.batch import Batch
 from ding_grpo.rl_utils import nodes, tree_advantage
+from dizoo_llm import TASK_REGISTRY
 from dizoo_llm.tasks import GuessTask
 from tests.cases import long
 from tests.pipelines.test_processes import TOKENS, one_and_two
@@ -48,6 +49,15 @@ def fails(text):
 
 
 HERE = 'tests.pipelines.test_trees'
+
+
+@TASK_REGISTRY.register('guess_and_be_misled')
+class Misleads(GuessTask):
+    """Answers in turn, whatever was guessed."""
+    answers = itertools.cycle(['lower', 'higher'])
+
+    def respond(self, *args):
+        return super().respond(*args)._replace(text=next(self.answers))
 
 
 class TestRun:
@@ -124,15 +134,9 @@ class TestRun:
         one, two = one_and_two(tmp_path, config, changes, 'serial_onpolicy', 3, **LEARN)
         assert distance(one.weights(3), two.weights(3)) < 1e-6
 
-    def test_an_environment_that_answers_otherwise_is_told(self, seen, monkeypatch):
-        respond, answers = GuessTask.respond, itertools.cycle(['lower', 'higher'])
-
-        def differs(self, problem, state, turn):
-            return respond(self, problem, state, turn)._replace(text=next(answers))
-
-        monkeypatch.setattr(GuessTask, 'respond', differs)
+    def test_an_environment_that_answers_otherwise_is_told(self, seen):
         with pytest.raises(ConfigError, match=r'tree: the environment answered the same turn of the rows \[\d'):
-            train(tree('guess_grpo', AT_TURNS), 1)
+            train(tree('guess_grpo', AT_TURNS, env=dict(task=dict(type='guess_and_be_misled'))), 1)
 
 
 def test_a_group_that_begins_again_has_a_new_tree():

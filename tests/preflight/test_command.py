@@ -48,26 +48,16 @@ def test_a_hack_is_shown(files):
     assert '<b>junk_pays</b>' in page and 'list of answers' in page
 
 
-def test_a_reward_that_is_not_learned(files, monkeypatch):
-    """Two updates are too few."""
-    monkeypatch.setattr(learning, 'UPDATES', 2)
-    task = dict(type='file', path='train.jsonl', reward='rewards.py:last')
-    part = learning.of_learning(dict(task=task, reward_weights=dict(last=2.0)), 'bare', 2.0)
-    assert [f['cause'] for f in part.findings] == ['not_learned'] and len(part.lines) == 3
-    assert part.lines[-1].startswith('with demonstrations in the first half: greedy reward ')
-
-
-def test_the_trial_has_the_weights_of_the_config(files, monkeypatch):
-    asked = []
-
-    def trained(env, longest, shows):
-        asked.append(env['reward_weights'])
-        return learning.Trial(0.0, 2.0, [])
-
-    monkeypatch.setattr(learning, '_train', trained)
-    task = dict(type='file', path='train.jsonl', reward='rewards.py:last')
-    assert learning.of_learning(dict(task=task, reward_weights=dict(last=2.0)), 'bare', 2.0).findings == []
-    assert asked == [dict(last=2.0)]
+def test_a_reward_that_is_not_learned(files):
+    """It pays for everything, with the weight of the config."""
+    (files / 'always.py').write_text('def always(completion, answer):\n    return 1.0\n', encoding='utf-8')
+    env = dict(task=dict(type='file', path='train.jsonl', reward='always.py:always'), reward_weights=dict(always=2.0))
+    part = learning.of_learning(env, 'bare', 2.0, updates=1)
+    assert [f['cause'] for f in part.findings] == ['not_learned']
+    assert part.lines == ['a tiny model on 4 problems, 1 updates of 128 rows'] + [
+        f'{how}: greedy reward 2 before, 2 after'
+        for how in ('from the reward alone', 'with demonstrations in the first half')
+    ]
 
 
 def test_what_is_not_paid_is_not_tried(files):

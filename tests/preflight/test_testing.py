@@ -70,17 +70,17 @@ def test_no_reward_is_not_the_usual_one():
 
 def test_a_healthy_reward(monkeypatch):
     target = [dict(question=row['question'], target=row['answer']) for row in ROWS]
-    asked = []
+    asked, after = [], {False: 0.0, True: 1.0}
     assert_not_hackable(lambda completion, target: exact(completion, target), target, answer='target')
 
-    def trained(env, longest, shows):
+    def trained(env, longest, shows, updates):
         asked.append(shows)
-        return learning.Trial(0.0, float(shows), [])
+        return learning.Trial(0.0, after[shows], [])
 
     monkeypatch.setattr(learning, '_train', trained)
     assert_learns(exact, ROWS)
     assert asked == [False, True]
-    monkeypatch.setattr(learning, '_train', lambda *_: learning.Trial(0.0, 0.1, []))
+    after[True] = 0.1
     with pytest.raises(AssertionError, match='a tiny model does not learn this reward'):
         assert_learns(exact, ROWS)
 

@@ -4,10 +4,13 @@ created; what programs import exists. Programs that no other test has are execut
 """
 import ast
 import inspect
+import json
 import os
 import re
 import sys
 import textwrap
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from ding.entry import serial_pipeline_onpolicy
@@ -96,8 +99,29 @@ def changed(name, block):
     return main, create
 
 
+@pytest.fixture(scope='module')
+def schema_server():
+    """The address of a server that answers with the schema of actions, as OpenEnv's do."""
+    schema = dict(properties=dict(message=dict(type='string')), required=['message'])
+
+    class Handler(BaseHTTPRequestHandler):
+
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(dict(action=schema)).encode())
+
+        def log_message(self, *args):
+            pass
+
+    with HTTPServer(('127.0.0.1', 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f'http://127.0.0.1:{server.server_port}'
+        server.shutdown()
+
+
 @pytest.mark.parametrize('block', PARTS)
-def test_a_part_of_a_config_has_known_keys_and_a_task(block, monkeypatch):
+def test_a_part_of_a_config_has_known_keys_and_a_task(block, schema_server):
     steps = block.startswith(('own_environment.md', 'scaling.md: create_config'))
     main, create = changed('cartpole_grpo' if steps else 'think_answer_grpo', block)
     main.policy.cuda, task = False, main.env.get('task', {})
@@ -105,8 +129,7 @@ def test_a_part_of_a_config_has_known_keys_and_a_task(block, monkeypatch):
         pytest.importorskip('textarena')
     if task.get('type') == 'openenv':
         pytest.importorskip('openenv.core', reason="needs the extra: pip install '.[openenv]'")
-        schema = dict(properties=dict(message=dict(type='string')), required=['message'])  # no server runs
-        monkeypatch.setattr('dizoo_llm.tasks.environments.openenv._schema', lambda url: schema)
+        task.url = schema_server
     if task.get('type') == 'verifiers':  # its taskset is the reader's
         check_arguments({key: value for key, value in task.items() if key != 'type'}, task_class(task), 'env.task')
         task = main.env.task = EasyDict(type='think_answer')

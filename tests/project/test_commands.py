@@ -10,7 +10,7 @@ import shlex
 from importlib.util import find_spec
 
 import pytest
-from ding.entry import application_entry, serial_entry, serial_entry_onpolicy, serial_pipeline_onpolicy
+from ding.entry import serial_pipeline_onpolicy
 
 from benchmarks.programs import programs
 from ding_common.config.config_file import read_main_config
@@ -54,9 +54,9 @@ def folder(own_folder, tmp_path, monkeypatch):
         configs[0].policy.cuda = False
         compiled(checked(configs), 0, save_cfg=False)
 
-    monkeypatch.setattr(serial_entry_onpolicy, 'serial_pipeline_onpolicy', check_config)
-    monkeypatch.setattr(serial_entry, 'serial_pipeline', check_config)
-    monkeypatch.setattr(application_entry, 'eval', check_config)
+    entries = 'serial_entry_onpolicy.serial_pipeline_onpolicy', 'serial_entry.serial_pipeline', 'application_entry.eval'
+    for name in entries:
+        monkeypatch.setattr(f'ding.entry.{name}', check_config)
     return tmp_path
 
 

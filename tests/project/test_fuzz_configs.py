@@ -26,7 +26,6 @@ def test_a_sample_has_no_defect(tmp_path):
         (lambda case: os._exit(3), 'traceback'),
     ]
 )
-def test_a_defect_is_found(tmp_path, monkeypatch, train, outcome):
+def test_a_defect_is_found(tmp_path, train, outcome):
     case = fuzz_configs.Case('cartpole_grpo', 'value', '', 'learning_rate', *shrunk('cartpole_grpo', str(tmp_path)))
-    monkeypatch.setattr(fuzz_configs, 'train', train)
-    assert run_case(case, limit=1 if outcome == 'hung' else 10)[0] == outcome
+    assert run_case(case, limit=1 if outcome == 'hung' else 10, run=train)[0] == outcome

@@ -1,4 +1,6 @@
 """Finished runs of tests of replays: those of shipped configs, and of two agents."""
+import os
+
 from ding.entry import serial_pipeline_onpolicy
 from easydict import EasyDict
 
@@ -14,15 +16,18 @@ UPDATES = 4
 # Sections ``policy`` without a run.
 GROUPS = dict(type='grpo', collect={}, learn={})
 EXTRA = dict(GROUPS, collect=dict(extra_rows=2))
-SHIFT = [0]  # what the agent below adds, as one with a clock would
+CALLED = []  # problems for which the agents below have run, in this process
 
 
 async def guesses(problem, client):
-    return [await programs.guesses(problem, client) / 4 + SHIFT[0]] * 4  # one for each answer
+    """One reward for each answer. ``SHIFT`` is what the agent adds, as one with a clock would."""
+    CALLED.append(problem['secret'])
+    return [await programs.guesses(problem, client) / 4 + float(os.environ.get('SHIFT', 0))] * 4
 
 
 async def weighs(problem, client):
     """Returns the log-probability of its answers, which are one text."""
+    CALLED.append(problem['secret'])
     text, total = 'guess', 0.
     for _ in range(2):
         reply = await client.completions.create(model='policy', prompt=text, logprobs=0)

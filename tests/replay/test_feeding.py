@@ -9,7 +9,6 @@ from ding_grpo.replay.changes import Force
 from ding_grpo.replay.command import main
 from ding_grpo.replay.feeding import recorded
 
-from tests.dizoo_llm.agents import programs
 from tests.replay import helper
 from tests.replay.helper import Run
 
@@ -25,14 +24,9 @@ def run(tmp_path_factory):
 @pytest.fixture
 def ran(monkeypatch):
     """The problems for which the agent runs from now on, with rewards that are not those of the run."""
-    found = []
-
-    async def other(problem, client):
-        found.append(problem['secret'])
-        return [await programs.guesses(problem, client) / 4 + 0.5] * 4
-
-    monkeypatch.setattr(helper, 'guesses', other)
-    return found
+    monkeypatch.setenv('SHIFT', '0.5')
+    helper.CALLED.clear()
+    return helper.CALLED
 
 
 def test_a_replay_is_the_run_to_the_last_bit_without_its_agent(run, ran):
@@ -89,16 +83,11 @@ def test_the_agent_runs_for_a_forced_row_alone(tmp_path, monkeypatch):
     """Of episodes of one text, whose agent reads log-probabilities."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(helper.AGENTS, 'recorded', 'weighs')
-    run, ran, weighs = Run(tmp_path, 'recorded', policy=dict(collect=dict(groups=4), learn={})), [], helper.weighs
-
-    async def counted(problem, client):
-        ran.append(problem)
-        return await weighs(problem, client)
-
-    monkeypatch.setattr(helper, 'weighs', counted)
+    run = Run(tmp_path, 'recorded', policy=dict(collect=dict(groups=4), learn={}))
+    helper.CALLED.clear()
     records, was = recorded('recorded', 1), run.recorded(1, 0)['rows']
     token = (was[2]['action'][0] + 1) % 8
     rows = run.replay(1, 0, records=records, forces=[Force(2, 0, token)]).record['rows']
-    assert len(ran) == 1 and rows[2]['action'][0] == token
+    assert len(helper.CALLED) == 1 and rows[2]['action'][0] == token
     assert [rows[i]['action'] == was[i]['action'] for i in range(4)] == [True, True, False, True]
     assert [rows[i]['reward'] == was[i]['reward'] for i in range(4)] == [True, True, False, True]

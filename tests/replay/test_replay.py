@@ -199,7 +199,7 @@ def test_an_agent_that_gives_other_rewards_than_in_its_run_is_told(runs, monkeyp
     arguments = ['agents/ckpt/iteration_2.pth.tar', '--group', '1', '--trust']
     told = 'The replay samples otherwise than the run: reward_mean ='
     same = CliRunner().invoke(main, arguments, catch_exceptions=False).output
-    monkeypatch.setattr(helper, 'SHIFT', [0.5])
+    monkeypatch.setenv('SHIFT', '0.5')
     other = CliRunner().invoke(main, arguments, catch_exceptions=False).output
     alone = CliRunner().invoke(main, [*arguments, '--alone'], catch_exceptions=False).output
     assert told in other and told not in same + alone and 'update 2, group 1 of 4' in same

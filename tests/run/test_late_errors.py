@@ -4,7 +4,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from ding_common import NumericError, TaskError
 from ding_grpo.collect.group_player import GroupPlayer
@@ -142,14 +141,14 @@ class TestLateErrors:
         assert subprocess.run([sys.executable, '-c', lock]).returncode == 0 and caught.value  # the folder is free
 
     def test_while_it_saves_does_not_hide_the_error(self, start, broken, monkeypatch, capfd):
-        broken['at'], save = 3, torch.save
+        broken['at'] = 3
 
-        def full(state, file):
-            if 'iteration_3' in file.name:
-                raise OSError(28, 'No space left on device')
-            save(state, file)
+        def fill(number, *_):
+            if number == 2:
+                os.makedirs('run/ckpt', exist_ok=True)
+                os.symlink('/dev/full', 'run/ckpt/iteration_3.pth.tar.tmp')
 
-        monkeypatch.setattr(torch, 'save', full)
+        each_update(monkeypatch, after=fill)
         with pytest.raises(TaskError, match='collector.max_failed'):
             start('tokens', 8)
         assert 'could not be saved after update 3' in capfd.readouterr().out

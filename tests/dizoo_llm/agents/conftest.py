@@ -4,7 +4,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from dizoo_llm.agents import AgentEnv
+from dizoo_llm.agents import AgentEnv, endpoint, episode
 from dizoo_llm.tasks import create_task
 
 from tests.dizoo_llm.agents import programs
@@ -23,6 +23,13 @@ def opened(tokenizer):
     with ExitStack() as stack:
         own = dict(tokenizer=dict(pretrained=tokenizer))
         yield lambda task, **options: stack.enter_context(closing(AgentEnv(task, **{**own, **options})))
+
+
+@pytest.fixture
+def little_grace(monkeypatch):
+    """What does not end or answer is waited for 0.3 seconds."""
+    for module in (endpoint, episode):
+        monkeypatch.setattr(module, 'GRACE', 0.3)
 
 
 @pytest.fixture

@@ -186,8 +186,7 @@ def test_an_agent_that_fails_costs_its_row(env_of, run, texts, told):
     assert info['reward_parts'] == dict(reward=None)
 
 
-def test_an_agent_that_blocks_the_loop_is_named_and_does_not_stop_others(env_of, monkeypatch):
-    monkeypatch.setattr('dizoo_llm.agents.episode.GRACE', 0.3)
+def test_an_agent_that_blocks_the_loop_is_named_and_does_not_stop_others(env_of, little_grace):
 
     async def blocks(problem, client):
         await programs.ask(client, [programs.user('x')])
@@ -239,8 +238,7 @@ def test_an_episode_ends_what_its_agent_began(env_of):
     assert reward == 1 and problem['task'].cancelled()
 
 
-def test_an_agent_that_cannot_be_cancelled_does_not_stop_the_end(env_of, monkeypatch, caplog):
-    monkeypatch.setattr('dizoo_llm.agents.endpoint.GRACE', 0.2)
+def test_an_agent_that_cannot_be_cancelled_does_not_stop_the_end(env_of, little_grace, caplog):
     problem = dict(question='q')
     env = env_of('cannot_be_cancelled', [problem], seconds=0.1)
     env.task.problem(0).metadata['row'] = problem

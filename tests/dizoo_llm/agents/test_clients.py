@@ -50,8 +50,7 @@ def test_a_request_of_a_thread_does_not_wait_longer_than_its_row(env_of):
     assert len(told) == 1 and 'the episode of this row has ended' in told[0]
 
 
-def test_a_thread_that_hangs_does_not_stop_the_end(env_of, monkeypatch, caplog):
-    monkeypatch.setattr('dizoo_llm.agents.endpoint.GRACE', 0.2)
+def test_a_thread_that_hangs_does_not_stop_the_end(env_of, little_grace, caplog):
 
     async def run(problem, client):
         await programs.ask(client, [programs.user('x')])

@@ -27,6 +27,9 @@ class Ledger:
     """What the agents themselves know of their episodes. The reward of each is its number."""
 
     def __init__(self):
+        self.clear()
+
+    def clear(self):
         self.numbers, self.begun = count(1), Counter()
         self.well, self.ended = set(), Counter()  # numbers; requests after an end that were refused
 
@@ -192,8 +195,8 @@ def episodes(samples):
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
 @pytest.mark.parametrize('rows, collects, seconds', [(24, 1, 2.0), long(200, 25, 5.0)])
-def test_what_ended_well_is_learned_and_nothing_is_left(own_folder, monkeypatch, rows, collects, seconds):
-    monkeypatch.setattr(sys.modules[__name__], 'LEDGER', Ledger())
+def test_what_ended_well_is_learned_and_nothing_is_left(own_folder, rows, collects, seconds):
+    LEDGER.clear()
     found, states, threads = [], [], set(threading.enumerate())
     main, create = configs(rows, seconds)
     with built(main, create, seed=0) as (policy, collector):

@@ -1,6 +1,7 @@
 """The reward of a program: how it is found, the forms of its tests, and what hostile programs get."""
 import json
 import os
+import platform
 import socket
 import subprocess
 import time
@@ -10,11 +11,11 @@ import pytest
 
 from ding_common import ConfigError, TaskError
 from dizoo_llm.rewards.code import block_of, tests_of as parsed
-from dizoo_llm.servers import sandbox
 from dizoo_llm.servers.sandbox import Sandbox, why_not_isolated
 from dizoo_llm.tasks import create_task
 from tests.cases import brief
-from tests.dizoo_llm.helper import PROBLEMS, python_task
+from tests.dizoo_llm.helper import PROBLEMS, few_files, python_task
+from tests.processes import Process, run_code
 
 DOUBLE = 'def double(n):\n    return 2 * n\n'
 ASSERTS = ['assert double(1) == 2', 'assert double(0) == 0', 'assert double(-3) == -6', 'assert double("a") == "aa"']
@@ -169,18 +170,13 @@ def test_subclasses_of_numbers_and_errors_with_several_arguments_pass_too():
     assert Sandbox().passed(program, tests) == len(tests)
 
 
-def test_what_cannot_be_started_leaves_no_file_open(monkeypatch):
+def test_what_cannot_be_started_leaves_no_file_open():
     """Programs cannot be started when files or memory are short, and a reward then fails again and again."""
     why_not_isolated()
-
-    def refused(*args, **options):
-        raise OSError(12, 'Cannot allocate memory')
-
-    monkeypatch.setattr(sandbox.subprocess, 'Popen', refused)
     before = len(os.listdir('/proc/self/fd'))
-    for _ in range(3):
+    for more in range(8):  # one with its pipes and files needs 8
         for run in (lambda box: box.output_of('', ''), lambda box: box.passed('', ['assert True'])):
-            with pytest.raises(OSError, match='allocate'):
+            with few_files(more), pytest.raises(OSError, match='Too many open files'):
                 run(Sandbox())
     assert len(os.listdir('/proc/self/fd')) == before
 
@@ -441,32 +437,41 @@ class TestNamespaces:
         assert result(self.box, program) == '[]'
 
 
-def test_what_cannot_be_isolated_is_said_once_at_the_start(monkeypatch, capsys):
-    from dizoo_llm.rewards import code
-    monkeypatch.setattr(code, 'why_not_isolated', lambda: 'unshare: Operation not permitted')
-    code._tell.cache_clear()
-    for _ in range(3):
-        task_of(ASSERTS)
-    code._tell.cache_clear()
-    out = capsys.readouterr().out
-    assert out.count('no namespaces for programs (unshare: Operation not permitted)') == 1
+# From here on the kernel refuses these calls, by numbers of x86_64: a filter of seccomp.
+REFUSES = """
+import ctypes, struct
+from dizoo_llm.tasks import create_task
+calls = {}
+lines = [(0x20, 0, 0, 0), *((0x15, len(calls) - i, 0, n) for i, n in enumerate(calls)), (6, 0, 0, 0x7fff0000)]
+lines.append((6, 0, 0, 0x50001))
+code = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *line) for line in lines))
+libc = ctypes.CDLL(None)
+libc.prctl(38, 1, 0, 0, 0)
+assert libc.prctl(22, 2, ctypes.create_string_buffer(struct.pack('HP', len(lines), ctypes.addressof(code)))) == 0
+for _ in range(3):
+    row, reward = dict(question='q', tests='assert f() == 1'), dict(type='code', tests='tests')
+    create_task(dict(type='file', path=[row], reward=[reward]))
+"""
+UNSHARE, PRLIMIT = 272, 302
 
 
-def test_a_system_that_refuses_namespaces_is_noticed(monkeypatch):
+@pytest.mark.skipif(platform.machine() != 'x86_64', reason='names calls of the kernel by their numbers')
+class TestRefused:
     """The reason is the one of the kernel, and a system on which nothing runs is an error."""
-    started = Sandbox._start
 
-    def refused(self, files, job, *others):
-        if self.isolated:
-            raise RuntimeError('a program could not be confined (unshare: Operation not permitted)')
-        return started(self._replace(isolated=True in KINDS), files, job, *others)
+    @staticmethod
+    def told(tmp_path, *calls):
+        return Process(run_code, REFUSES.format(calls), tmp_path).end()
 
-    monkeypatch.setattr(Sandbox, '_start', refused)
-    assert sandbox.why_not_isolated.__wrapped__(
-    ) == 'a program could not be confined (unshare: Operation not permitted)'
-    monkeypatch.setattr(sandbox, '_FILE', '/no/such/file.py')
-    with pytest.raises(RuntimeError, match='no program can be run: .*not permitted.*; a program of one line fails'):
-        sandbox.why_not_isolated.__wrapped__()
+    @pytest.mark.skipif(not runs_without_namespaces(), reason="another user cannot read Python's own files")
+    def test_what_cannot_be_isolated_is_said_once_at_the_start(self, tmp_path):
+        code, out = self.told(tmp_path, UNSHARE)
+        assert code == 0 and out.count('no namespaces for programs (') == 1
+        assert 'no namespaces for programs (a program could not be confined (OSError: [Errno 1] unshare: ' in out, out
+
+    def test_a_system_that_runs_nothing_is_an_error(self, tmp_path):
+        code, out = self.told(tmp_path, UNSHARE, PRLIMIT)
+        assert code == 1 and 'no program can be run: ' in out and 'not permitted' in out, out
 
 
 # ---------------------------------------------------------------------------------------------------------- the config

@@ -23,15 +23,12 @@ from tests.dizoo_llm.helper import PROBLEMS, python_task
 ROWS = [dict(question='Who are you?', answer='a {completion} {prompt}'), dict(question='{answer}', answer='b')]
 CODE = re.compile(r'VERDICT-(\w+): N')
 SECRET = 'sk-very-secret-5150'
+pytestmark = pytest.mark.usefixtures('quick')
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(awaited, 'FIRST_WAIT', 0.005)
-    COUNTS.clear()
-    judge._SCORES.clear()
-    yield
-    COUNTS.clear()
+def no_scores():
+    judge.SCORES.clear()
 
 
 class Server:
@@ -218,7 +215,7 @@ def test_another_completion_has_another_code(server):
 
 
 # -------------------------------------------------------------------------------------------------------- the cache
-def test_equal_texts_are_judged_once_in_a_process_and_the_cache_is_bounded(server, monkeypatch):
+def test_equal_texts_are_judged_once_in_a_process_and_the_cache_is_bounded(server):
     task = task_of(server.url)
     assert scores_of(task, 'a', 'b', 'a', 'a') == [1.0] * 4 and len(server.asked) == 2
     assert scores_of(task_of(server.url), 'b', 'a') == [1.0] * 2 and len(server.asked) == 2
@@ -227,9 +224,8 @@ def test_equal_texts_are_judged_once_in_a_process_and_the_cache_is_bounded(serve
     scores_of(task_of(server.url, system='Be strict.'), 'a')
     scores_of(task_of(f'{server.url}/'), 'a')
     assert len(server.asked) == 6
-    judge._SCORES.clear()
-    monkeypatch.setattr(judge, 'MOST_CACHED', 3)
-    assert scores_of(task, *'cdefgh') == [1.0] * 6 and len(judge._SCORES) == 3
+    judge.SCORES.update({str(i).encode(): 1.0 for i in range(judge.MOST_CACHED - 8)})
+    assert scores_of(task, *'cdefgh') == [1.0] * 6 and len(judge.SCORES) == judge.MOST_CACHED
 
 
 def test_a_failure_is_not_kept(server):
@@ -260,9 +256,8 @@ def test_a_server_that_is_slow_at_first(server):
     assert scores_of(task_of(server.url, task=dict(seconds=0.5, retries=20)), 'a') == [1.0] and COUNTS['retries'] > 0
 
 
-def test_a_text_that_an_event_loop_without_an_end_waits_for_is_judged_in_the_next_one(server, monkeypatch):
+def test_a_text_that_an_event_loop_without_an_end_waits_for_is_judged_in_the_next_one(server):
     """A scorer that blocks its loop, which is then abandoned with the requests of judges."""
-    monkeypatch.setattr(awaited, 'GRACE', 0.3)
     asked, over = threading.Event(), threading.Event()
 
     async def hangs(text, n):
@@ -279,7 +274,7 @@ def test_a_text_that_an_event_loop_without_an_end_waits_for_is_judged_in_the_nex
     task = task_of(server.url)
     judged = partial(task._rewards[0].score, task.problem(0), 'a')
     try:
-        found = awaited.await_all([judged, blocks], awaited.Limits(2, 0.5, 0))
+        found = awaited.await_all([judged, blocks], awaited.Limits(2, 0.5, 0, grace=0.3))
         assert all(isinstance(each, TimeoutError) for each in found) and asked.is_set()
         assert scores_of(task, 'a') == [1.0]
     finally:

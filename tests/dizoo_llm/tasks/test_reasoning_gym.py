@@ -33,28 +33,24 @@ class TestReasoningGym:
     def test_threads_do_not_change_a_generator_at_once(self, monkeypatch):
         """Generators such as tsumego keep the state of a problem, and all environments of a process share them."""
 
-        class Dataset:
-            running = together = 0
+        from reasoning_gym.factory import DATASETS
+        (kind, config), together = DATASETS['spell_backward'], []
 
-            def __len__(self):
-                return 10 ** 6
+        class Slow(kind):
+            running = 0
 
             def __getitem__(self, index):
-                self.running += 1
+                Slow.running += 1
                 time.sleep(0.001)
-                self.together = max(self.together, self.running)
-                self.running -= 1
-                return dict(question=str(index), answer='')
+                together.append(Slow.running)
+                Slow.running -= 1
+                return super().__getitem__(index)
 
-            def score_answer(self, given, entry):
-                return 0.0
-
-        dataset = Dataset()
-        monkeypatch.setattr('reasoning_gym.create_dataset', lambda *args, **options: dataset)
-        task = create_task(dict(SPELL, seed=777))  # a seed of no other test: generators are created once
+        monkeypatch.setitem(DATASETS, 'spell_slowly', (Slow, config))
+        task = create_task(dict(SPELL, name='spell_slowly'))
         with ThreadPoolExecutor(20) as threads:
             list(threads.map(task.problem, range(20)))
-        assert dataset.together == 1
+        assert set(together) == {1}
 
     def test_worked_examples_are_of_the_same_generator_and_nowhere_else(self):
         shown, asked = {}, []

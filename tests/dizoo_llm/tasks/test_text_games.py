@@ -216,12 +216,13 @@ class TestRefused:
     def test_a_game_that_needs_a_download(self, monkeypatch):
         import textarena
 
-        def make(id):
+        def start():
             raise LookupError("Resource 'words' not found. >>> nltk.download('words')")
 
-        monkeypatch.setattr(textarena, 'make', make)
+        registration = textarena.envs.registration
+        monkeypatch.setitem(registration.ENV_REGISTRY, 'Words-v0', registration.EnvSpec('Words-v0', start, None))
         with pytest.raises(ConfigError, match='it needs a download: python -m nltk.downloader words'):
-            arena('Wordle-v0')
+            arena('Words-v0')
 
     def test_without_the_package(self, monkeypatch):
         monkeypatch.setitem(sys.modules, 'textarena', None)

@@ -10,7 +10,7 @@ from ding_common import ConfigError
 from dizoo_llm.text import template
 from dizoo_llm.text.chat import check_options, encode_prompt, encode_prompts
 from dizoo_llm.text.tokenizer import build_char_tokenizer
-from tests.dizoo_llm.helper import CHARS, interrupted
+from tests.dizoo_llm.helper import CHARS, few_files, interrupted
 
 ASKED = [dict(role='user', content='a')]
 Level = enum.Enum('Level', dict(HIGH='xyz'), type=str)
@@ -92,11 +92,12 @@ class TestTemplate:
         assert plain == here(tokenizer, date=1)
         assert named.count(tokenizer.eos_token_id) == 1 and tokenizer.decode(named) == 'a <eos>1<eos>'
 
-    def test_a_process_that_does_not_start_ends_in_a_line(self, monkeypatch):
+    def test_a_process_that_does_not_start_ends_in_a_line(self):
         template.SERVERS.end()
-        monkeypatch.setattr('sys.executable', '/no/such/python')
-        with pytest.raises(ConfigError, match='env.tokenizer: no process for its chat template can be started') as told:
-            encode_prompt(chars('{{ messages[0].content }}!'), ASKED)
+        tokenizer = chars('{{ messages[0].content }}!')
+        told = 'env.tokenizer: no process for its chat template can be started'
+        with few_files(), pytest.raises(ConfigError, match=told) as told:
+            encode_prompt(tokenizer, ASKED)
         assert '\n' not in told.value.message
 
     def test_an_interrupt_is_not_an_error_of_the_template(self):
