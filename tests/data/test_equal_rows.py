@@ -3,10 +3,11 @@ import copy
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from ding_grpo.data.batch import Batch
 from ding_grpo.data.equal_rows import merge_equal_rows
-from ding_grpo.learn.observer import Observer
+from tests.model.helper import set_way
 from tests.policies import reward, sample_groups, token_policy, weights
 
 
@@ -21,20 +22,6 @@ def repeated(samples, rows):
             if torch.is_tensor(value) and value.dim() > 0 and key not in ('prompt', 'kept_words'):
                 sample[key] = value[rows]
     return samples
-
-
-class Reads(Observer):
-    """Counts the tokens that the steps of an update read; values of the critic before them are of all rows."""
-
-    def __init__(self, policy):
-        self.tokens, policy.observers['reads'] = 0, self
-        policy.model.lm.get_input_embeddings().register_forward_pre_hook(self.read)
-
-    def read(self, layer, args):
-        self.tokens += args[0].numel()
-
-    def before(self, *args):
-        self.tokens = 0
 
 
 def all_read(monkeypatch):
@@ -74,26 +61,30 @@ class TestMerge:
 
 
 @pytest.mark.parametrize(
-    'learn, collect', [
-        (dict(epoch_per_collect=2, kl=dict(beta=0.1), entropy=dict(weight=0.1)), {}),
-        (dict(log_prob_fn='efficient_method', reduction='token', entropy=dict(top_share=0.5)), dict(top_k=6)),
-        (dict(micro_batch_tokens=40), dict(top_p=0.9, processors=[dict(type='repetition_penalty', penalty=1.2)])),
-        (dict(advantage='gae', adv_method=None, critic=dict(value_norm=False)), {}),
-        (dict(adv_method='optimal_token_baseline'), {}),
-        (dict(instruments=dict(shadow=['dapo'], shadow_every=1, noise_every=1)), {}),
+    'way, learn, collect', [
+        ('shared', dict(epoch_per_collect=2, kl=dict(beta=0.1), entropy=dict(weight=0.1)), {}),
+        ('padded', dict(log_prob_fn='efficient_method', reduction='token', entropy=dict(top_share=0.5)), dict(top_k=6)),
+        (
+            'shared', dict(micro_batch_tokens=40
+                           ), dict(top_p=0.9, processors=[dict(type='repetition_penalty', penalty=1.2)])
+        ),
+        ('padded', dict(advantage='gae', adv_method=None, critic=dict(value_norm=False)), {}),
+        ('padded', dict(adv_method='optimal_token_baseline'), {}),
+        ('padded', dict(instruments=dict(shadow=['dapo'], shadow_every=1, noise_every=1)), {}),
     ],
     ids=str
 )
-def test_an_update_is_that_of_all_rows(monkeypatch, learn, collect):
+def test_an_update_is_that_of_all_rows(monkeypatch, way, learn, collect):
     policies = [token_policy(dict(group_size=6), collect, learning_rate=1e-3, batch_groups=2, **learn) for _ in '12']
     samples = repeated(sample_groups(policies[0], [0, 1, 2, 3], reward=reward), [0, 1, 0, 3, 3, 3])
-    metrics, tokens = [], []
+    metrics, products = [], []
     for policy in policies:
-        read = Reads(policy)
-        found = policy.learn_mode.forward(copy.deepcopy(samples))
+        set_way(policy.model, way)  # equal beginnings are read once if it is shared
+        with FlopCounterMode(display=False) as counter:
+            found = policy.learn_mode.forward(copy.deepcopy(samples))
         metrics.append({k: v for k, v in found.items() if 'second' not in k and 'memory' not in k})
-        tokens.append(read.tokens)
+        products.append(counter.get_total_flops())
         all_read(monkeypatch)
     one, other = map(weights, policies)
-    assert 0 < tokens[0] < 0.7 * tokens[1] and (one - other).abs().max() < 2e-5
+    assert products[0] < (0.7 if way == 'padded' else 1.01) * products[1] and (one - other).abs().max() < 2e-5
     assert metrics[0] == pytest.approx(metrics[1], rel=2e-3, abs=1e-5)

@@ -23,7 +23,7 @@ class TestLongPrompts:
     @pytest.mark.parametrize('number', [fitting.TOGETHER + 1, MANY])
     def test_are_found_before_the_run(self, tmp_path, number):
         cfg = section(write(tmp_path / 'a.jsonl', questions(number, long=(7, fitting.TOGETHER))), max_prompt_length=10)
-        told = f'10: 2 of {number:,} prompts for training have more than 10 tokens, .* has 83'
+        told = f'10: 2 of {number:,} prompts for training have more than 10 tokens, .* has 85'
         with pytest.raises(ConfigError, match=told):
             DingTokenEnv.create_collector_env_cfg(cfg)
         with pytest.raises(ConfigError, match=f"2 of {number:,} prompts for evaluation .*env.overlong_prompts='drop'"):
