@@ -1,10 +1,11 @@
 """examples/grpo.py by itself: what it needs, its task, its masks, and that it learns."""
 import ast
-import runpy
 import sys
 
 import pytest
 import torch
+
+from tests.processes import Process, run_program
 
 from .engine import PATH, disturb, example
 
@@ -125,11 +126,11 @@ class TestSample:
 
 class TestTrain:
 
-    def test_program(self, monkeypatch, capsys):
+    def test_program(self, tmp_path):
         arguments = '--updates 3 --prompts 4 --group 4 --batch 2 --evaluate-every 2 --epochs 2'.split()
-        monkeypatch.setattr(sys, 'argv', [PATH, *arguments])
-        runpy.run_path(PATH, run_name='__main__')
-        lines = capsys.readouterr().out.splitlines()
+        code, out = Process(run_program, ['examples.grpo', *arguments], tmp_path).end()
+        lines = out.splitlines()
+        assert code == 0, out
         assert [line.split('  ')[0] for line in lines] == ['update 2', 'update 3']
 
     def test_learns_two_words(self):

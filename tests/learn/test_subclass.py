@@ -8,7 +8,7 @@ from ding.entry import serial_pipeline_onpolicy
 from ding.utils import POLICY_REGISTRY
 from easydict import EasyDict
 
-from ding_common import ConfigError, parallel, read_json_lines
+from ding_common import ConfigError, read_json_lines
 from ding_grpo.check import examine
 from ding_grpo.replay.command import main as replay
 from tests.shipped import small
@@ -71,13 +71,11 @@ class TestSubclass:
     def test_joins_the_processes_of_torchrun_and_can_be_examined_and_replayed(self, own, monkeypatch):
         main, create = own
         main.policy.learn.learner = dict(hook=dict(save_ckpt_after_iter=1))
-        joined = []
-        with monkeypatch.context() as patch:
-            patch.setattr(parallel, 'launched', lambda: 2)
-            patch.setattr(parallel, 'check_launch', joined.append)
-            patch.setattr(parallel, 'start', joined.append)
+        monkeypatch.setenv('WORLD_SIZE', '2')
+        with pytest.raises(ConfigError, match='policy.multi_gpu = False: torchrun started 2 processes'):
             serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
-        assert len(joined) == 2
+        monkeypatch.delenv('WORLD_SIZE')
+        serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
         POLICY_REGISTRY.pop('own_grpo')
         sys.modules.pop('own_policy')
         shown = CliRunner().invoke(replay, ['run/ckpt/iteration_1.pth.tar', '--group', '0', '--trust'])

@@ -2,6 +2,7 @@
 import json
 import os
 import platform
+import re
 import socket
 import subprocess
 import time
@@ -448,9 +449,8 @@ code = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *line) for line 
 libc = ctypes.CDLL(None)
 libc.prctl(38, 1, 0, 0, 0)
 assert libc.prctl(22, 2, ctypes.create_string_buffer(struct.pack('HP', len(lines), ctypes.addressof(code)))) == 0
-for _ in range(3):
-    row, reward = dict(question='q', tests='assert f() == 1'), dict(type='code', tests='tests')
-    create_task(dict(type='file', path=[row], reward=[reward]))
+row, reward = dict(question='q', tests='assert f() == 1'), dict(type='code', tests='tests')
+create_task(dict(type='file', path=[row], reward=[reward]))
 """
 UNSHARE, PRLIMIT = 272, 302
 
@@ -463,15 +463,21 @@ class TestRefused:
     def told(tmp_path, *calls):
         return Process(run_code, REFUSES.format(calls), tmp_path).end()
 
-    @pytest.mark.skipif(not runs_without_namespaces(), reason="another user cannot read Python's own files")
-    def test_what_cannot_be_isolated_is_said_once_at_the_start(self, tmp_path):
+    def test_a_system_without_namespaces(self, tmp_path):
         code, out = self.told(tmp_path, UNSHARE)
-        assert code == 0 and out.count('no namespaces for programs (') == 1
-        assert 'no namespaces for programs (a program could not be confined (OSError: [Errno 1] unshare: ' in out, out
+        assert 'a program could not be confined ([Errno 1] unshare: Operation not permitted)' in out
+        assert (code == 0) == runs_without_namespaces(), out
 
-    def test_a_system_that_runs_nothing_is_an_error(self, tmp_path):
+    def test_a_system_that_runs_nothing(self, tmp_path):
         code, out = self.told(tmp_path, UNSHARE, PRLIMIT)
-        assert code == 1 and 'no program can be run: ' in out and 'not permitted' in out, out
+        assert code == 1 and re.search('no program can be run: .*unshare: .*; .*not permitted', out), out
+
+
+def test_what_cannot_be_isolated_is_said_once_at_the_start(monkeypatch, capsys):
+    monkeypatch.setattr('dizoo_llm.rewards.code.why_not_isolated', lambda: 'a reason of this test')
+    for _ in range(3):
+        task_of(ASSERTS)
+    assert capsys.readouterr().out.count('no namespaces for programs (a reason of this test)') == 1
 
 
 # ---------------------------------------------------------------------------------------------------------- the config
