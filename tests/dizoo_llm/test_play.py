@@ -1,4 +1,5 @@
 """``python -m dizoo_llm.play``: a prompt is read as the run of its config reads it."""
+import itertools
 import threading
 
 import pytest
@@ -33,7 +34,7 @@ def play(own_folder, tmp_path, monkeypatch):
 
     def generate(model, prompts, longest, *args):
         read.append((tokenizer.decode(prompts[0]), longest))
-        return [tokenizer.encode('yes')]
+        return [next(of.answers) for _ in prompts]
 
     monkeypatch.setattr('dizoo_llm.models.generation.plain_generate', generate)
 
@@ -43,6 +44,7 @@ def play(own_folder, tmp_path, monkeypatch):
         result = CliRunner().invoke(main, ['base', *prompt, '--config', 'my_config.py', '--problems', '3'])
         return read[-1], result
 
+    of.answers = itertools.repeat(tokenizer.encode('yes'))  # ids that the model samples
     return of
 
 
@@ -73,15 +75,11 @@ class TestPlay:
         python_task(tmp_path, TASK.format(score))
         assert f"mean of 'right': {told}\n" in play([], task=dict(type='file', path='t.py'))[1].output
 
-    def test_the_conversation_of_an_agent(self, play, monkeypatch):
+    def test_the_conversation_of_an_agent(self, play):
         threads = set(threading.enumerate())
-        texts = iter(['<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>', 'two'] * 2)
-
-        def generate(model, prompts, *args):
-            tokenizer = load_tokenizer('base')
-            return [tokenizer.encode(next(texts)) + [tokenizer.eos_token_id] for _ in prompts]
-
-        monkeypatch.setattr('dizoo_llm.models.generation.plain_generate', generate)
+        tokenizer = load_tokenizer('base')
+        texts = '<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>', 'two'
+        play.answers = itertools.cycle([tokenizer.encode(text) + [tokenizer.eos_token_id] for text in texts])
         problems = [dict(question='What is 2?'), dict(question='And 3?')]
         task = dict(type='agent', run='tests.dizoo_llm.agents.programs:with_tools', problems=problems)
         _, result = play([], task=task, max_prompt_length=500, max_new_tokens=90, max_turns=3)
