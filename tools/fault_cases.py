@@ -212,7 +212,10 @@ FAULTS = [
         'logits that overflow', 'the logits at sampling are NaN or infinite',
         dict(policy=dict(collect=dict(temperature=1e-39)))
     ),
-    Fault('a learning rate of 1e30', r'must be a number in \(0, 1000\]', dict(policy=dict(learn=dict(learning_rate=1e30)))),
+    Fault(
+        'a learning rate of 1e30', r'must be a number in \(0, 1000\]',
+        dict(policy=dict(learn=dict(learning_rate=1e30)))
+    ),
     Fault(
         'ratios that run away, with max_ratio',
         'models: run/model',
