@@ -17,7 +17,7 @@ import click
 from safetensors.torch import load_file, save_file
 
 from ding_common.hub.language_model import build_causal_lm
-from dizoo_llm import servers
+from dizoo_llm.text.template import SERVERS
 
 SECRET = '{"train_iter": 1, "secret": 42}\n'
 CODE = 'open({path!r}, "w")'  # what no case may run
@@ -37,7 +37,7 @@ def name_of(case):
 
 def check(case, handed):
     case.make(handed)
-    with mock.patch.object(servers, 'SECONDS', 1.0 if case.told else servers.SECONDS):
+    with mock.patch.object(SERVERS, 'seconds', 1.0 if case.told else SERVERS.seconds):
         try:
             case.use(handed)
             told = ''

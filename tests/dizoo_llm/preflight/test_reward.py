@@ -128,8 +128,23 @@ def test_a_scorer_that_fails():
     assert found['cause'] == 'junk_not_scored' and found['kinds'] == ['empty'] and 'IndexError' in found['message']
 
 
-def test_a_scorer_that_needs_longer_for_longer_texts(monkeypatch):
+@pytest.fixture
+def soon_slow(monkeypatch):
     monkeypatch.setattr('dizoo_llm.preflight.reward.LONG_SECONDS', 0.05)
+
+
+def test_a_machine_that_is_busy_once_makes_no_finding(soon_slow):
+    asked = set()
+
+    def stopped(problem, completion):
+        time.sleep(0.1 if len(completion) >= 1000 and len(completion) not in asked else 0)
+        asked.add(len(completion))
+        return exact(problem, completion)
+
+    assert examined(stopped).findings == [] and max(asked) >= 100_000
+
+
+def test_a_scorer_that_needs_longer_for_longer_texts(soon_slow):
     asked = []
 
     def slow(problem, completion):
