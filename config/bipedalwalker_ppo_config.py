@@ -5,7 +5,7 @@ main_config, create_config = shipped_config('lunarlander_ppo', 'runs/bipedalwalk
 policy = main_config.policy
 policy.action_space = 'continuous'
 policy.learn.epoch_per_collect = 10
-policy.learn.pop('entropy_weight')
+policy.learn.entropy_weight = 0.0
 policy.eval.evaluator.eval_freq = 1250  # counted in mini-batches
 complete(main_config, create_config)
 

@@ -2,7 +2,6 @@
 from ding_grpo.entry import complete, run, shipped_config
 
 main_config, create_config = shipped_config('lunarlander_ppo', 'runs/minigrid_ppo', env_of='minigrid_grpo')
-main_config.policy.learn.pop('value_weight')  # DI-engine's default
 main_config.policy.collect.update(n_sample=2048, discount_factor=0.99)
 complete(main_config, create_config)
 

@@ -5,7 +5,7 @@ main_config, create_config = shipped_config('cartpole_ppo', 'runs/pendulum_ppo',
 main_config.env.collector_env_num = 16
 policy = main_config.policy
 policy.action_space = 'continuous'
-policy.learn.pop('entropy_weight')
+policy.learn.entropy_weight = 0.0
 policy.learn.ignore_done = True  # every episode is truncated, none terminates
 policy.collect.update(discount_factor=0.9, gae_lambda=0.95)
 complete(main_config, create_config)

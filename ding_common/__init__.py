@@ -14,4 +14,4 @@ from .errors import (
 from .files import check_is_file, check_links, import_name, run_file
 from .output.json_lines import append_json, json_lines, read_json_lines
 from .output.printable import counted, echo, printable
-from .quiet import ending_at_once, import_ding, importing, is_program
+from .quiet import ending_at_once, import_ding, importing, is_program, uncollected

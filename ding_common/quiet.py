@@ -14,11 +14,25 @@ ABORTED = '\nAborted!\n'  # as click says it
 
 
 @contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """
+    For imports of many modules: no garbage is collected meanwhile. PyTorch, DI-engine and transformers are 5,000
+    modules with a million objects; to look through them again and again takes a quarter of the time of their import.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
 def importing() -> Iterator[None]:
     """
-    For imports of many modules: no garbage is collected meanwhile, and collections ignore afterwards what has been
-    imported (``gc.freeze``). PyTorch, DI-engine and transformers are 5,000 modules with a million objects; to look
-    through them takes a second at the end of a process alone.
+    For the imports of a program: as ``uncollected``, and collections ignore afterwards what has been imported
+    (``gc.freeze``), which saves a second at the end of a process alone.
 
     Idle threads of torch's OpenMP spin before they sleep, by default (300,000 rounds) for so long that a run of two
     threads beside another process takes up to ten times as long. 10,000 rounds are enough to stay awake from one
@@ -31,15 +45,12 @@ def importing() -> Iterator[None]:
         sys.excepthook = _print_error
     os.environ.setdefault('GOMP_SPINCOUNT', '10000')  # read when torch is imported
     show_any_text()
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        with ending_at_once():
-            yield
-    finally:
-        gc.freeze()
-        if was_enabled:
-            gc.enable()
+    with uncollected():
+        try:
+            with ending_at_once():
+                yield
+        finally:
+            gc.freeze()
 
 
 def is_program() -> bool:
@@ -101,7 +112,7 @@ def import_ding() -> None:
     logging.disable(logging.WARNING)
     try:
         # record=True, since gym adds its own filter in front of any filter that is set here.
-        with warnings.catch_warnings(record=True):
+        with uncollected(), warnings.catch_warnings(record=True):
             import ding.entry  # noqa: F401
     finally:
         logging.disable(before)

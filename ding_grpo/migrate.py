@@ -15,7 +15,9 @@ from .config.moved import MOVED, PROCESSORS
 _SECTIONS = ('learn', 'collect')
 _AFTER = re.compile(r'\s*,?[^\S\n]*(#[^\n]*)?')  # an item: its comma, and a comment in its line
 # DI-engine's policies have some of the old names. A config of its PPO may mention the one of grpo.
-_OF_PPO = re.compile(r'''\btype['"]?\s*[=:]\s*['"]ppo|shipped_config\(\s*['"]\w+_ppo''')
+_OF_PPO = re.compile(
+    r'''\btype['"]?\]?\s*[=:]\s*['"]ppo|main_config,\s*create_config\s*=\s*shipped_config\(\s*(?:name=)?['"]\w+_ppo'''
+)
 
 
 class Item(NamedTuple):
@@ -160,7 +162,10 @@ def main(files: Tuple[str, ...]) -> None:
     for path in files:
         with open(path, encoding='utf-8') as f:
             source = f.read()
-        found = migrated(source) if 'grpo' in source and not _OF_PPO.search(source) else source
+        if _OF_PPO.search(source):
+            click.echo(f'{path}: a config of PPO, left as it is')
+            continue
+        found = migrated(source) if 'grpo' in source else source
         if found != source:
             with open(path, 'w', encoding='utf-8') as f:
                 f.write(found)

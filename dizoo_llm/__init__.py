@@ -1,9 +1,7 @@
 """Tasks for language models, their rewards and the token environment. No model weights."""
-from contextlib import nullcontext
+from ding_common import ConfigError, TaskError, import_ding, importing, is_program, uncollected
 
-from ding_common import ConfigError, TaskError, import_ding, importing, is_program
-
-with importing() if is_program() else nullcontext():
+with importing() if is_program() else uncollected():
     import_ding()
 
     from . import envs, tasks

@@ -62,8 +62,8 @@ def shipped_config(name: str,
     A copy of a shipped config, such as ``think_answer_grpo``, to start another one from: ``main_config`` and
     ``create_config``. It has only the keys that its file writes, so that what follows from other keys, such as
     ``collector_env_num``, is derived after your changes. ``exp_name`` replaces its output folder. ``env_of`` names a
-    shipped config whose ``env`` and ``policy.model`` are written over those of the copy, key by key. Raises a
-    ``ConfigError`` if there is no such config.
+    shipped config whose keys of ``env`` and ``policy.model`` replace those of the copy; keys that only the copy has
+    stay. Raises a ``ConfigError`` if there is no such config.
     """
     main_config, create_config = _read_shipped(name)
     if env_of is not None:

@@ -3,7 +3,6 @@ When ``ding_grpo`` registers its parts in DI-engine: with DI-engine's import, or
 Until then ``import ding_grpo`` does nothing, so that the losses of ``ding_grpo.rl_utils`` need torch alone.
 """
 import sys
-from contextlib import nullcontext
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -67,9 +66,9 @@ def register() -> None:
 
 
 def _of_a_program() -> ContextManager:
-    """What a program of this package does while it imports, and no other process."""
-    from ding_common import importing
-    return importing() if is_program() else nullcontext()
+    """What a program of this package does while it imports. Other processes collect no garbage meanwhile."""
+    from ding_common import importing, uncollected
+    return importing() if is_program() else uncollected()
 
 
 def is_program() -> bool:

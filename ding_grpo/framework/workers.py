@@ -7,7 +7,7 @@ import click
 from ding.framework import Context, task
 
 ALIVE = 'ding_grpo_alive'  # event: node, role
-PERIOD = 1.0  # seconds between two signs of life, or a tenth of the silence after which a process counts as dead
+PERIOD = 1.0  # seconds between two signs of life; a tenth of the timeout if that is shorter
 
 
 class Workers:

@@ -23,7 +23,7 @@ from ding_grpo.logs.hook import CallHook
 from ding_grpo.logs.screen import log_file, run_folder, show
 from ding_grpo.model.sharding import is_sharded
 
-from .hashes import Digest, coded, digest_parts, digests, digests_of, hash_parts, hashes_of, of_rows, on_host
+from .hashes import coded, digest_parts, digests, digests_of, hash_parts, hashes_of, of_rows, on_host
 from .hashes import tensor_hashes
 
 NAME = 'digests.jsonl'
@@ -50,7 +50,7 @@ class Digests(Observer):
         self._update = 0
         self._limit, self._size = view.cfg.instruments.digests_limit * 1e6, 0  # bytes of the file
         self._full = False  # whether the file has reached them
-        self._gradients: List[Digest] = []
+        self._gradients: List[Tensor] = []
 
     def hooks(self) -> List[LearnerHook]:
         return [CallHook('digests', 15, position='after_iter', function=self._write)] if parallel.rank() == 0 else []
@@ -87,7 +87,7 @@ class Digests(Observer):
         if parallel.rank() == 0:
             self._update = update
             self.record = dict(of_samples(batch), compared=_of_learned(learned))
-            self._first, self._logp = [], []
+            self._first, self._logp, self._gradients = [], [], []
         return {}
 
     def step(self, batch: Batch, logp: Tensor) -> Dict[str, float]:

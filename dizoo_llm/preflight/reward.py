@@ -2,7 +2,6 @@
 import random
 import statistics
 import time
-from functools import partial
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ding_common import TaskError
@@ -284,14 +283,16 @@ def _slow(good: Sequence[Scored]) -> List[Finding]:
 
 
 def _long(ask: _Scorer, index: int, problem: Problem, usual: float) -> List[Finding]:
-    """Longer and longer texts, as long as they are scored fast; a slow one twice, because the machine may be busy."""
+    """Longer and longer texts, as long as they are scored fast. After a slow one another: the machine may be busy."""
     for length in LENGTHS:
-        asked = partial(ask, index, problem, f'{length:,} characters', long(length))
-        scored, most = asked(), LONG_SECONDS + 10 * usual
+        kind, most = f'{length:,} characters', LONG_SECONDS + 10 * usual
+        scored = ask(index, problem, kind, long(length))
         if scored.failed is not None:
             told = f'the scorer fails for a text of {length:,} characters: {scored.failed:.300}'
             return [finding('junk_not_scored', told, length=length)]
-        seconds = scored.seconds if scored.seconds <= most else min(scored.seconds, asked().seconds)
+        seconds = scored.seconds
+        if seconds > most:  # another text, because scorers may keep scores
+            seconds = min(seconds, ask(index, problem, kind, long(length + 2)).seconds)
         if seconds > most:
             told = f'a text of {length:,} characters takes {seconds:.1f} s to score, a right completion {usual:.2g} s'
             return [finding('slow', f'{told}. Limit what is read of a completion', length=length, seconds=seconds)]

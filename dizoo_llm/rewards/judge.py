@@ -157,7 +157,8 @@ class Judge:
             )
             raise JudgeError(told, error.status_code, error.response.headers) from None
         except openai.APIConnectionError as error:
-            told = f'the judge at {self._url} cannot be reached: {error.__cause__ or error!r}'
+            cause = error.__cause__ or error
+            told = f'the judge at {self._url} cannot be reached: {str(cause) or repr(cause)}'
             raise ConnectionError(_without(told, secret)) from None
         except (openai.OpenAIError, ValueError) as error:
             raise ValueError(_without(f'the judge at {self._url}: {error}', secret)) from None

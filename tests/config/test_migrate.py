@@ -78,7 +78,18 @@ class TestMigrate:
     @pytest.mark.parametrize('name', shipped.names('*ppo*'))
     def test_shipped_configs_of_ppo_stay_although_they_mention_grpo(self, tmp_path, name):
         path = shutil.copy(shipped.path_of(name), tmp_path)
-        assert CliRunner().invoke(main, [path]).output == f'{path}: nothing to change\n'
+        assert CliRunner().invoke(main, [path]).output == f'{path}: a config of PPO, left as it is\n'
+
+    @pytest.mark.parametrize(
+        'more, told', [
+            ("ppo, _ = shipped_config('think_answer_ppo')", 'rewritten'),
+            ("create_config['policy']['type'] = 'ppo'", 'a config of PPO, left as it is'),
+        ]
+    )
+    def test_a_config_of_grpo_may_mention_ppo(self, tmp_path, more, told):
+        path = tmp_path / 'c.py'
+        path.write_text(f'{OLD}\n{more}\n', encoding='utf-8')
+        assert CliRunner().invoke(main, [str(path)]).output == f'{path}: {told}\n'
 
 
 class TestOldNames:

@@ -46,6 +46,11 @@ def convert(number: int, factor: float = 2.0, unit: str = 'm', exact: bool = Fal
 
 
 @described
+def left() -> float:
+    return signal.getitimer(signal.ITIMER_REAL)[0]
+
+
+@described
 def hostile(what: str) -> str:
     if what == 'hang':
         while True:

@@ -35,11 +35,11 @@ class Network:
         self.heard[workers.ALIVE](node, role)
 
     def wait(self, function):
-        for _ in range(200):
+        for _ in range(500):
             if function():
                 return
             time.sleep(0.02)
-        raise AssertionError('waited for 4 seconds')
+        raise AssertionError('waited for 10 seconds')
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ class TestWorkers:
 
     @pytest.mark.parametrize('network', [Role.LEARNER], indirect=True)
     def test_a_learner_goes_on_until_the_last_collector_is_gone(self, network, capsys):
-        alive, out = Workers(timeout=0.3), []
+        alive, out = Workers(timeout=1.0), []
 
         def said(start):
             out.extend(capsys.readouterr().out.splitlines())
@@ -66,18 +66,18 @@ class TestWorkers:
         network.wait(lambda: network.sign(2, 'collector') or said('collector 1 has'))
         alive(None)
         network.wait(lambda: said('collector 2 has'))
-        with pytest.raises(RuntimeError, match='no collector is left: the last has given no sign of life for 0.3 s'):
+        with pytest.raises(RuntimeError, match='no collector is left: the last has given no sign of life for 1 s'):
             alive(None)
         assert ('context_exchanger_{}'.format(Role.COLLECTOR), dict(episodes=[])) in network.events
         assert (workers.ALIVE, 0, 'learner') in network.events
         assert [line for line in out if 'left: ' in line] == [
-            f'collector {node} has given no sign of life for 0.3 s. Collectors that are left: {left}.'
+            f'collector {node} has given no sign of life for 1 s. Collectors that are left: {left}.'
             for node, left in ((1, 1), (2, 0))
         ]
 
     @pytest.mark.parametrize('network', [Role.COLLECTOR], indirect=True)
     def test_a_collector_waits_for_the_learner_and_ends_without_one(self, network, capsys):
-        alive = Workers(timeout=0.3)
+        alive = Workers(timeout=1.0)
         network.wait(lambda: workers.ALIVE in network.heard)
         network.sign(1, 'evaluator')
         thread = threading.Thread(target=alive, args=(None, ), daemon=True)
@@ -88,7 +88,7 @@ class TestWorkers:
         thread.join(5)  # it does not wait any more
         assert not thread.is_alive()
         network.wait(lambda: network.finish)
-        assert 'learner 0 has given no sign of life for 0.3 s.\n' in capsys.readouterr().out
+        assert 'learner 0 has given no sign of life for 1 s.\n' in capsys.readouterr().out
 
 
 def ditask(name, *arguments):

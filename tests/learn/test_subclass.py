@@ -68,7 +68,7 @@ class TestSubclass:
         again = serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=4)
         assert all(map(torch.equal, whole._model.parameters(), again._model.parameters()))
 
-    def test_joins_the_processes_of_torchrun_and_can_be_examined_and_replayed(self, own, monkeypatch):
+    def test_is_refused_under_torchrun_without_multi_gpu_and_can_be_examined_and_replayed(self, own, monkeypatch):
         main, create = own
         main.policy.learn.learner = dict(hook=dict(save_ckpt_after_iter=1))
         monkeypatch.setenv('WORLD_SIZE', '2')

@@ -92,8 +92,8 @@ class TestDiscrete:
 
         installed, kind = ding_ppo.ppo_policy_error, ding_ppo.ppo_policy_data
         longer = namedtuple('ppo_policy_data', [*kind._fields[:5], 'logit_pretrained'])
-        for name, value in dict(ppo_policy_data=longer, ppo_policy_error=main).items():
-            monkeypatch.setattr(ding_ppo, name, value)
+        monkeypatch.setattr(ding_ppo, 'ppo_policy_data', longer)
+        monkeypatch.setattr(ding_ppo, 'ppo_policy_error', main)
         assert ppo_error(data) == expected and seen == [None]
 
 

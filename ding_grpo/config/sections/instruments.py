@@ -24,7 +24,7 @@ INSTRUMENTS = dict(
     # (docs/guides/instruments.md). A record takes three forward passes. None: no record.
     tokens_every=optional(COUNT),
     # (bool) Whether to write a chain of digests of every stage of every update, ``log/learner/digests.jsonl``, by which
-    # ``python -m ding_grpo.bisect`` and ``python -m ding_grpo.verify`` compare runs (guides/compare_runs.md).
+    # ``python -m ding_grpo.bisect`` and ``python -m ding_grpo.verify`` compare runs (docs/guides/compare_runs.md).
     digests=True,
     # (float) Megabytes of that file, beyond which an update's line has a hash for each stage, and not for each row and
     # tensor; except for updates that follow a checkpoint. A full line has some tens of kilobytes.

@@ -49,7 +49,8 @@ def linear_log_prob(
         - rules (:obj:`Optional[TokenRules]`): What the sampler did to the logits before the division by the \
             temperature. Its ``kept_bits`` and ``kept`` exclude each other.
         - state (:obj:`Optional[torch.LongTensor]`): Which hidden state predicts each token. A state that predicts \
-            several tokens is multiplied once, except with ``kept`` and with rules that differ between tokens.
+            several tokens is multiplied once, except with ``kept`` and with rules that differ between tokens. Where \
+            the mask is 0 it is not read.
     Returns:
         - logp, entropy (:obj:`torch.FloatTensor`): In nats, float32 or wider, differentiable.
         - squares (:obj:`torch.FloatTensor`): Sums of squared probabilities, without a gradient.

@@ -175,7 +175,7 @@ def test_what_cannot_be_started_leaves_no_file_open():
     """Programs cannot be started when files or memory are short, and a reward then fails again and again."""
     why_not_isolated()
     before = len(os.listdir('/proc/self/fd'))
-    for more in range(8):  # one with its pipes and files needs 8
+    for more in range(6):  # one with its pipes and files needs 8
         for run in (lambda box: box.output_of('', ''), lambda box: box.passed('', ['assert True'])):
             with few_files(more), pytest.raises(OSError, match='Too many open files'):
                 run(Sandbox())

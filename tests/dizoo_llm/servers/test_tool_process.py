@@ -42,6 +42,11 @@ def task():
     return tools(HERE + 'hostile', seconds=0.5, max_chars=50)
 
 
+def test_the_process_ends_a_call_a_second_after_the_limit_of_the_task():
+    told, = said(tools(HERE + 'left', seconds=30.0), call('left'))
+    assert 25 < float(told) <= 31
+
+
 class TestHostile:
 
     @pytest.mark.parametrize(
