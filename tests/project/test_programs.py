@@ -52,3 +52,10 @@ def test_a_program_hides_no_package(path):
     found = importlib.util.find_spec(os.path.splitext(os.path.basename(path))[0])
     places = [] if found is None else found.submodule_search_locations or [found.origin]
     assert all(place.startswith(ROOT + os.sep) and 'site-packages' not in place for place in places)
+
+
+def test_the_page_of_faults_has_those_that_are_injected():
+    from tools.fault_cases import FAULTS
+    with open(os.path.join(ROOT, 'docs', 'results', 'faults.md'), encoding='utf-8') as f:
+        rows = [line.split(' | ')[0].removeprefix('| ') for line in f if line.startswith('| ')]
+    assert rows[1:] == [fault.name for fault in FAULTS]
