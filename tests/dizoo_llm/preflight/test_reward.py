@@ -134,26 +134,27 @@ def soon_slow(monkeypatch):
 
 
 def test_a_machine_that_is_busy_once_makes_no_finding(soon_slow):
-    asked = set()
+    stops, asked = iter([0.1]), []
 
     def stopped(problem, completion):
-        time.sleep(0.1 if len(completion) >= 1000 and len(completion) not in asked else 0)
-        asked.add(len(completion))
+        asked.append(len(completion))
+        time.sleep(next(stops, 0) if len(completion) >= 1000 else 0)
         return exact(problem, completion)
 
     assert examined(stopped).findings == [] and max(asked) >= 100_000
 
 
-def test_a_scorer_that_needs_longer_for_longer_texts(soon_slow):
-    asked = []
+def test_a_scorer_that_needs_longer_for_longer_texts_and_keeps_scores(soon_slow):
+    kept = {}
 
     def slow(problem, completion):
-        asked.append(len(completion))
-        time.sleep(1e-5 * len(completion) if len(completion) >= 1000 else 0)
+        if completion not in kept:
+            time.sleep(1e-5 * len(completion) if len(completion) >= 1000 else 0)
+            kept[completion] = len(completion)
         return exact(problem, completion)
 
     found, = examined(slow).findings
-    assert found['cause'] == 'slow' and found['length'] == 10_000 and max(asked) == 10_000
+    assert found['cause'] == 'slow' and found['length'] == 10_000 and max(kept.values()) == 10_002
 
 
 def test_parts_that_teach_nothing():
