@@ -1,5 +1,6 @@
 import gc
 import os
+import signal
 
 os.environ.setdefault('HF_HUB_OFFLINE', '1')  # no test may ask a hub
 os.environ.setdefault('GOMP_SPINCOUNT', '1000')  # tests run side by side
@@ -68,6 +69,15 @@ def think_answer(own_folder):
     """The shipped config made small, in a folder of its own: (main_config, create_config)."""
     from tests.shipped import small
     return small('think_answer_grpo')
+
+
+@pytest.fixture(autouse=True)
+def _signals():
+    """What a test runs gives Ctrl-C and SIGTERM back: processes that later tests fork could not be ended otherwise."""
+    numbers = signal.SIGINT, signal.SIGTERM
+    before = list(map(signal.getsignal, numbers))
+    yield
+    assert list(map(signal.getsignal, numbers)) == before
 
 
 @pytest.fixture(autouse=True)

@@ -59,7 +59,7 @@ def again(
         main_config.exp_name = os.path.relpath(os.path.join(folder, 'run'))
         configs = main_config, saved.create_config
         with running(configs, saved.seed, None, None, Limits(), replays=replays(total)) as parts:
-            Saver(parts).begin()
+            Saver(parts).begin(catches=False)  # nothing is saved: Ctrl-C ends this at once
             if start is None:
                 parts.fill_buffer()
             while parts.learner.train_iter <= last:

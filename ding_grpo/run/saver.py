@@ -96,15 +96,16 @@ class Saver:
             if locked is not None:
                 locked.close()
 
-    def begin(self) -> bool:
+    def begin(self, catches: bool = True) -> bool:
         """Load the checkpoint that the config names, or the newest of the run's folder if it is to resume. Returns
-        whether the run had ended there."""
+        whether the run had ended there. ``catches``: whether signals are caught from now on, see ``top``."""
         found = self._load()
         self._learner.call_hook('before_run')
         if self._resumes:
             self._parts.collector.envstep = self._learner.collector_envstep
         self._saved = self._learner.train_iter
-        self._interrupt.catch()
+        if catches:
+            self._interrupt.catch()
         ended = self._restore(found) if found is not None and self._resumes else False
         self._policy.observers.begin(self._learner, self._parts.collector)
         return ended
