@@ -1,8 +1,11 @@
 """The line of digests of an update."""
 from types import SimpleNamespace
 
+import pytest
+
 from ding_common import read_json_lines
-from tests.policies import sample_groups, token_policy
+from ding_grpo.instruments.hashes import digests
+from tests.policies import reward, sample_groups, token_policy
 
 
 def test_each_part_of_a_large_weight_has_its_turn():
@@ -28,3 +31,17 @@ def test_a_learner_of_ones_own_writes_lines_too(own_folder):
         hook(SimpleNamespace(exp_name='run', instance_name='learner', last_iter=SimpleNamespace(val=update)))
     found = read_json_lines('run/log/learner/digests.jsonl')
     assert [line['update'] for line in found] == [0, 1] and all(line['gradients'] for line in found)
+
+
+def test_gradients_are_those_before_they_are_clipped_and_an_update_without_a_step_has_none():
+    policy = token_policy(dict(group_size=4), learning_rate=1e-30, grad_clip_value=1e-3)
+    groups = sample_groups(policy, indices=(0, ), reward=reward)
+    metrics = policy.learn_mode.forward(groups)
+    assert metrics['grad_norm'] > 0.01 and metrics['optimizer_steps'] == 1
+    recorded = policy.observers['digests'].record['gradients']
+    clipped = digests([p.grad for p in policy.model.parameters()])
+    for (_, _, size), (_, _, after) in zip(recorded, clipped, strict=True):
+        assert size == pytest.approx(after * metrics['grad_norm'] / 1e-3, rel=1e-3)
+    groups[0]['reward'] = groups[0]['reward'] * float('inf')
+    metrics = policy.learn_mode.forward(groups)
+    assert metrics['skipped_steps'] == 1 and policy.observers['digests'].record['gradients'] == []
