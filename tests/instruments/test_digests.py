@@ -40,8 +40,9 @@ def test_gradients_are_those_before_they_are_clipped_and_an_update_without_a_ste
     assert metrics['grad_norm'] > 0.01 and metrics['optimizer_steps'] == 1
     recorded = policy.observers['digests'].record['gradients']
     clipped = digests([p.grad for p in policy.model.parameters()])
-    for (_, _, size), (_, _, after) in zip(recorded, clipped, strict=True):
-        assert size == pytest.approx(after * metrics['grad_norm'] / 1e-3, rel=1e-3)
+    assert len(recorded) == len(clipped)
+    for (before, _, size), (after, _, left) in zip(recorded, clipped):
+        assert before != after and size == pytest.approx(left * metrics['grad_norm'] / 1e-3, rel=1e-3)
     groups[0]['reward'] = groups[0]['reward'] * float('inf')
     metrics = policy.learn_mode.forward(groups)
     assert metrics['skipped_steps'] == 1 and policy.observers['digests'].record['gradients'] == []
