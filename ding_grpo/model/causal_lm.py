@@ -21,7 +21,7 @@ from .read.output_head import OutputHead
 from .read.prompts import PromptBatch
 from .recompute import recomputed_layers, recomputing
 from .trial.length_limit import check_length
-from .trial.output_layer import OutputLayer
+from .trial.output_layer import measure_head
 from .trial.way_choice import WayChoice
 
 
@@ -81,13 +81,16 @@ class CausalLM(nn.Module):
             quantize: Optional[str] = None,
     ) -> None:
         super().__init__()
-        _check_flags(
+        flags = dict(
             save_merged=save_merged,
             gradient_checkpointing=gradient_checkpointing,
             onednn=onednn,
             autocast_output=autocast_output,
             cuda_graphs=cuda_graphs
         )
+        for name, value in flags.items():
+            if not isinstance(value, bool):
+                raise ConfigError(f'policy.model.{name} = {value!r}: must be True or False.')
         arithmetic = Autocast(autocast, autocast_output)
         arithmetic.check()
         check_base(lora, save_merged, pretrained, gguf_file)
@@ -120,7 +123,8 @@ class CausalLM(nn.Module):
         self._peft: Tuple = ()
         self._save_merged = self._cuda_graphs = False
         self._layers: List[nn.Module] = []  # the layers that learning recomputes
-        self._choice, self._output_layer = WayChoice(), OutputLayer()
+        self._choice = WayChoice()
+        self._measured: Tuple = (None, None)  # the output layer; its scale and soft cap
         self.eval()
 
     def train(self, mode: bool = True) -> 'CausalLM':
@@ -165,7 +169,8 @@ class CausalLM(nn.Module):
         """Context in which layers compute in the type of their weights."""
         before, self.autocast = self.autocast, Autocast()
         try:
-            yield
+            with torch.autocast(self.device.type, enabled=False):
+                yield
         finally:
             self.autocast = before
 
@@ -290,8 +295,14 @@ class CausalLM(nn.Module):
     def output_head(self) -> OutputHead:
         """How the logits are computed from hidden states, for the tokens that ``limit_vocabulary`` keeps. Raises a
         ``ConfigError`` if ``linear_log_prob`` does not support the output layer."""
+        layer = self.lm.get_output_embeddings()
+        if self._measured[0] is not layer:  # at the first use, or replaced by another layer
+            self._measured = layer, measure_head(self)
+        weight, bias, tokens = layer.weight, layer.bias, self.output_tokens
+        if tokens < len(weight):  # otherwise a slice would only copy its gradient
+            weight, bias = weight[:tokens], None if bias is None else bias[:tokens]
         rounded = self.autocast.output and self.autocast_dtype is not None
-        return self._output_layer.head(self)._replace(rounded=rounded)
+        return OutputHead(weight, bias, *self._measured[1], rounded)
 
     def check_decoding(self) -> None:
         """Raise a ``ConfigError`` if a key changes how shared prompts are continued, and the model has none."""
@@ -327,9 +338,3 @@ class CausalLM(nn.Module):
             with replaced_weights(self, state_dict):
                 return self.save_pretrained(folder, tokenizer, max_new_tokens, None, eos_token_ids)
         save_folder(self, folder, tokenizer, max_new_tokens, state_dict, eos_token_ids, self._save_merged)
-
-
-def _check_flags(**flags: Any) -> None:
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise ConfigError(f'policy.model.{name} = {value!r}: must be True or False.')

@@ -42,7 +42,7 @@ def choose(model: Any, longest: int) -> Optional[Trial]:
     reasons: List[str] = []
     certain = True
     ways, arithmetic, tolerance = WAYS, in_float64, TOLERANCE
-    with torch.no_grad(), torch.autocast(model.device.type, enabled=False), model.without_autocast(), _quiet():
+    with torch.no_grad(), model.without_adapters(), model.without_autocast(), _quiet():
         try:
             model.output_head()
         except ConfigError:  # the policy reports the reason if it matters

@@ -7,50 +7,28 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from ding_common import ConfigError, describe
-from ding_grpo.model.read.output_head import OutputHead, softcapped
+from ding_grpo.model.read.output_head import softcapped
 
-from .architecture import RESULTS, architecture_of
+from .architecture import once_for_architecture
 from .float64 import in_float64
 
 
-class OutputLayer:
-    """The output layer of one model, measured at the first use and again if it is replaced by another layer."""
-
-    def __init__(self) -> None:
-        self._measured: Tuple = (None, None)  # a layer; its scale and soft cap
-
-    def head(self, model: Any) -> OutputHead:
-        """The formula of a ``CausalLM``, for the tokens that ``limit_vocabulary`` keeps."""
-        layer = model.lm.get_output_embeddings()
-        if self._measured[0] is not layer:
-            # peft's adapters on experts do not run in float64, in which this measures
-            with torch.autocast(model.device.type, enabled=False), model.without_adapters():
-                self._measured = (layer, measure_head(model.lm, model.trunk))
-        weight, bias = layer.weight, layer.bias
-        if model.output_tokens < len(weight):  # otherwise a slice would only copy its gradient
-            weight, bias = weight[:model.output_tokens], None if bias is None else bias[:model.output_tokens]
-        return OutputHead(weight, bias, *self._measured[1])
-
-
-def measure_head(lm: PreTrainedModel, trunk: nn.Module) -> Tuple[float, Optional[float]]:
-    """Measure the scale and the soft cap of a model. Architectures name them differently, and the same name means a
-    factor in one and a divisor in another (``logits_scaling`` of HyperCLOVA X and of Granite). Chosen numbers replace
-    the output layer's product, and both values follow from the resulting logits. Then the model's own logits must match
-    the formula. Changes to the logits are not detected if they occur only beyond the eight tokens and the chosen
-    numbers. Models of one architecture are measured once in a process."""
-    layer = lm.get_output_embeddings()
+def measure_head(model: Any) -> Tuple[float, Optional[float]]:
+    """Measure the scale and the soft cap of a ``CausalLM``. Architectures name them differently, and the same name
+    means a factor in one and a divisor in another (``logits_scaling`` of HyperCLOVA X and of Granite). Chosen numbers
+    replace the output layer's product, and both values follow from the resulting logits. Then the model's own logits
+    must match the formula. Changes to the logits are not detected if they occur only beyond the eight tokens and the
+    chosen numbers. Models of one architecture are measured once in a process."""
+    lm, trunk, layer = model.lm, model.trunk, model.lm.get_output_embeddings()
     if type(layer) is not nn.Linear:
         raise _refusal(lm, f'its output layer is {type(layer).__name__}, not a torch.nn.Linear')
     known = {*trunk.parameters(), *layer.parameters()}
     if any(p.requires_grad and p not in known for p in lm.parameters()):
         raise _refusal(lm, 'it has trainable weights besides its trunk and its output layer')
-    architecture = architecture_of(lm)
-    if architecture is None:
-        return _measure(lm, trunk, layer)
-    key = 'output layer', architecture, layer.weight.dtype
-    if key not in RESULTS:
-        RESULTS[key] = _measure(lm, trunk, layer)
-    return RESULTS[key]
+    # peft's adapters on experts do not run in float64, in which this measures
+    with model.without_autocast(), model.without_adapters():
+        what = 'output layer', layer.weight.dtype
+        return once_for_architecture(lm, what, lambda: _measure(lm, trunk, layer))
 
 
 def _measure(lm: PreTrainedModel, trunk: nn.Module, layer: nn.Linear) -> Tuple[float, Optional[float]]:

@@ -1,4 +1,4 @@
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional
 
 import click
 import transformers
@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 from ding_grpo.model.read.decoding import BY_LENGTH, PADDED, REREAD, SHARED
 from ding_grpo.model.read.packed_row import NAME, install
 
-from .architecture import RESULTS, architecture_of
+from .architecture import once_for_architecture
 from .choose import Trial, choose
 
 UNLIMITED = 65536  # maximum number of tokens of a row, if neither config nor model sets one
@@ -33,32 +33,16 @@ class WayChoice:
     def way(self, model: Any) -> str:
         """How a ``CausalLM`` reads rows, one of ``WAYS``."""
         if self._trial is None:
-            trial = self._found(model)
-            if trial is None:  # every way gives NaN; the policy reports where
+            longest = self._longest or model.max_positions or UNLIMITED
+            facts = (*self._depends_on(model.lm).values(), model.output_tokens, model.device.type)
+            self._trial = once_for_architecture(model.lm, ('way', facts), lambda: choose(model, longest))
+            if self._trial is None:  # every way gives NaN; the policy reports where
                 return PADDED
-            self._trial = trial
-            if trial.way != SHARED:
-                click.echo(f'{type(model.lm).__name__}: {SLOWER[trial.way]} ({trial.reason})')
+            if self._trial.way == SHARED:
+                install(model.lm)
+            else:
+                click.echo(f'{type(model.lm).__name__}: {SLOWER[self._trial.way]} ({self._trial.reason})')
         return self._trial.way
-
-    def _found(self, model: Any) -> Optional[Trial]:
-        key = self._key(model)
-        found = RESULTS.get(key)
-        if found is not None and (found.way != SHARED or install(model.lm)):
-            return found
-        with model.without_adapters():
-            found = choose(model, self._longest or model.max_positions or UNLIMITED)
-        if found is not None and key is not None:
-            RESULTS[key] = found
-        return found
-
-    def _key(self, model: Any) -> Optional[Tuple]:
-        """What a trial depends on; None if no other model can have the same."""
-        architecture = architecture_of(model.lm)
-        if architecture is None:
-            return None
-        attention = self._depends_on(model.lm)['attention']
-        return 'way', architecture, attention, self._longest, model.output_tokens, model.device.type
 
     def state_dict(self, model: Any) -> Dict[str, Any]:
         """The way, and the facts that its choice depends on; empty if a resumed run should try again."""
