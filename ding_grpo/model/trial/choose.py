@@ -5,6 +5,7 @@ way differs by far more. The choice therefore depends on the architecture, and n
 adapters.
 """
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, Callable, Iterator, List, NamedTuple, Optional
 
 import torch
@@ -172,7 +173,7 @@ def _check(model: Any, way: str, rows: _Reference, longest: int, tolerance: floa
             raise _Differs(f'its attention is {model.lm.config._attn_implementation!r}')
         if any(getattr(module, 'attn_temperature_tuning', False) for module in model.trunk.modules()):
             raise _Differs('its attention scales queries by their position in the packed row')  # Llama 4
-        given = rows.prompts, rows.completion, rows.length, _mask_check(longest)
+        given = rows.prompts, rows.completion, rows.length, partial(_check_mask, longest)
         results = [read_shared(model, *given, least=0, part=part).of_tokens() for part in (0, PART)]
     else:
         logits = read_unshared(model, model.lm, 'logits', rows.prompts, rows.completion, rows.length)
@@ -199,16 +200,11 @@ def _check(model: Any, way: str, rows: _Reference, longest: int, tolerance: floa
         compare(decoding.step(rows.completion[:, 1])[left], rows.logit[left, 2], 'logits after forgotten tokens')
 
 
-def _mask_check(longest: int) -> Callable[[Callable, Optional[int]], None]:
-    """A check that long rows have a causal mask, with or without a window, which a short trial cannot detect."""
-
-    def check(mask_function: Callable, window: Optional[int], device: torch.device) -> None:
-        key = torch.arange(longest, device=device)
-        query = torch.tensor([longest - 1, longest // 2, longest // 3], device=device).unsqueeze(1)
-        wanted = key <= query if window is None else (key <= query) & (query - key < window)
-        zero = torch.zeros(1, 1, dtype=torch.long, device=device)
-        found = mask_function(zero, zero, query, key.unsqueeze(0))
-        if not bool((found == wanted).all()):
-            raise NotShared(f'rows of {longest} tokens need a mask other than a causal one or a window')
-
-    return check
+def _check_mask(longest: int, mask_function: Callable, window: Optional[int], device: torch.device) -> None:
+    """Raise if long rows have a mask other than a causal one, with or without a window. A short trial cannot see it."""
+    key = torch.arange(longest, device=device)
+    query = torch.tensor([longest - 1, longest // 2, longest // 3], device=device).unsqueeze(1)
+    wanted = key <= query if window is None else (key <= query) & (query - key < window)
+    zero = torch.zeros(1, 1, dtype=torch.long, device=device)
+    if not bool((mask_function(zero, zero, query, key.unsqueeze(0)) == wanted).all()):
+        raise NotShared(f'rows of {longest} tokens need a mask other than a causal one or a window')
