@@ -122,16 +122,13 @@ def check_layers(model: CausalLM, shard: Union[bool, str] = True) -> None:
 
 def _leaves(result: Tensor) -> Set[Tensor]:
     """The tensors that a result was computed from and that get a gradient."""
-    leaves, seen, todo = set(), set(), [result.grad_fn]
+    seen, todo = set(), [result.grad_fn]
     while todo:
         node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, 'variable'):
-            leaves.add(node.variable)
-        todo += [following for following, _ in node.next_functions]
-    return leaves
+        if node is not None and node not in seen:
+            seen.add(node)
+            todo += [following for following, _ in node.next_functions]
+    return {node.variable for node in seen if hasattr(node, 'variable')}
 
 
 def is_sharded(model: nn.Module) -> bool:
