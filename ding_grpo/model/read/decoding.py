@@ -47,25 +47,21 @@ class SharedDecoding(Decoding):
         self._trunk, self._head, self._positions = trunk, head, positions
         tree = PromptTree.of(prompts, least)
         self._growing = Growing(tree, head.weight.shape[1], fixed=graphs)
-        self._graph = StepGraph() if graphs else None
+        self._graph, self._graphs = StepGraph(), graphs
         pack = self._growing.prompts
         hidden = read_packed(trunk, pack.ids, pack.position, self._growing)  # (M, H)
         self.logit = head.logits(hidden[pack.last])[tree.row]
 
     def step(self, token: Tensor) -> Tensor:
-        if self._graph is None:
-            logit = self._read_one(token)
-        else:
-            if self._growing.full:
-                self._graph.reset()
-            logit = self._graph(self._read_one, token)
+        if self._growing.full:
+            self._graph.reset()
+        logit = self._graph(self._read_one, token) if self._graphs else self._read_one(token)
         self._growing.stepped()
         return logit
 
     def _read_one(self, token: Tensor) -> Tensor:
         """``step`` before it counts the tokens: a second call has the same result."""
-        hidden = read_packed(self._trunk, token, self._within(self._growing.begin()), self._growing)  # (B, H)
-        return self._head.logits(hidden)
+        return self._head.logits(self._hidden(token, self._growing.begin()))  # (B, V)
 
     def read(self, token: Tensor, length: Tensor) -> Tensor:
         """Read zero or more tokens of each line, (B, T), padded on the right with any valid token. Returns the logits
@@ -74,27 +70,23 @@ class SharedDecoding(Decoding):
         self.set_read(self._growing.read)
         step, last = torch.arange(tokens, device=token.device), (length - 1).clamp(min=0)
         position = self._growing.begin().unsqueeze(1) + torch.minimum(step, last.unsqueeze(1))  # (B, T)
-        hidden = read_packed(self._trunk, token.flatten(), self._within(position.flatten()),
-                             self._growing).unflatten(0, (lines, tokens))  # (B, T, H)
+        hidden = self._hidden(token.flatten(), position.flatten()).unflatten(0, (lines, tokens))  # (B, T, H)
         self.set_read(self._growing.read + length)
         return self._head.logits(hidden[torch.arange(lines, device=token.device), last])
 
     def set_read(self, count: Tensor) -> None:
         """Forget the last tokens of lines: each has then read ``count`` (B, ) tokens after the prompt."""
-        self._changed()
+        self._graph.reset()
         self._growing.set_read(count)
 
-    def _changed(self) -> None:
-        if self._graph is not None:
-            self._graph.reset()
-
-    def _within(self, position: Tensor) -> Tensor:
-        """Positions that the model has: a line that waits reads a token that does not count."""
-        return position if self._positions is None else position.clamp(max=self._positions - 1)
-
     def keep(self, lines: Tensor) -> None:
-        self._changed()
+        self._graph.reset()
         self._growing.keep(lines)
+
+    def _hidden(self, token: Tensor, position: Tensor) -> Tensor:
+        """Read tokens at positions, at most the model's last: a line that waits reads a token that does not count."""
+        position = position if self._positions is None else position.clamp(max=self._positions - 1)
+        return read_packed(self._trunk, token, position, self._growing)
 
 
 class CachedDecoding(Decoding):

@@ -27,9 +27,7 @@ class StepGraph:
     def reset(self) -> None:
         """Forget what was recorded."""
         self._called = False
-        self._replay: Optional[Callable[[], None]] = None
-        self._token: Optional[Tensor] = None
-        self._result: Optional[Tensor] = None
+        self._recorded: Optional[Tuple[Tensor, Callable[[], None], Tensor]] = None  # its token, replay and result
 
     def __call__(self, step: Callable[[Tensor], Tensor], token: Tensor) -> Tensor:
         """Call ``step``, the same function since ``reset``, which must not wait for the GPU. Raises a ``ConfigError``
@@ -37,10 +35,10 @@ class StepGraph:
         if not self._called:  # some operations prepare something at their first call, such as a conversion of weights
             self._called = True
             return step(token)
-        if self._replay is None:
-            self._token = token.clone()
+        if self._recorded is None:
+            given = token.clone()
             try:
-                self._replay, self._result = record(lambda: step(self._token))
+                self._recorded = given, *record(lambda: step(given))
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:  # the end of a failed recording raises too; its context is the cause
@@ -48,6 +46,7 @@ class StepGraph:
                     'policy.model.cuda_graphs = True: the GPU cannot record the operations of this architecture '
                     f'({describe(error.__context__ or error)}). Set it to False.'
                 ) from error
-        self._token.copy_(token)
-        self._replay()
-        return self._result.clone()
+        given, replay, result = self._recorded
+        given.copy_(token)
+        replay()
+        return result.clone()
