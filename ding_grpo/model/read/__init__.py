@@ -11,6 +11,6 @@ How a model reads rows of tokens, and continues them. The words of this package:
   otherwise each row from its start, by ``read_unshared``. ``ding_grpo.model.trial`` finds the fastest correct way.
 
 The modules, each on those before it: ``prompts``, ``row_tree``, ``bands``, ``attention``; ``whole`` (prompts and
-completions together, with gradients), ``prompt_pack``, ``growing`` (token by token, without gradients);
+completions together, with gradients), ``growing`` (token by token, without gradients);
 ``packed_row``, which puts either into a model; ``completions`` and ``decoding``, which the model calls.
 """

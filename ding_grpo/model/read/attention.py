@@ -6,7 +6,7 @@ from typing import Dict, NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
-from ding_grpo.rl_utils.check import wide_type, widened
+from ding_grpo.rl_utils.check import widened
 from ding_grpo.rl_utils.log_probs.matrix_product import multiplies_bfloat16
 
 # Numbers of query-key pairs that take as long as one more call of the attention, and as one more token in a grid. That
@@ -37,9 +37,9 @@ def is_fast(q: Tensor, v: Tensor, options: Options) -> bool:
     """Whether ``flash`` supports it."""
     if options.window is not None or options.softcap is not None or q.shape[-1] != v.shape[-1]:
         return False
-    if on_device(q, 'cpu'):
-        return True
-    if not on_device(q, 'cuda') or q.dtype is torch.double or q.shape[-1] % 8:
+    if not q.is_cuda:
+        return q.device.type == 'cpu'
+    if q.dtype is torch.double or q.shape[-1] % 8:
         return False
     return q.dtype is not torch.bfloat16 or multiplies_bfloat16('cuda')
 
@@ -47,10 +47,6 @@ def is_fast(q: Tensor, v: Tensor, options: Options) -> bool:
 def call_time(device: torch.device) -> int:
     """Of one more call of the attention on a device, in query-key pairs."""
     return CALL_ON_GPU if device.type == 'cuda' else CALL
-
-
-def on_device(x: Tensor, kind: str) -> bool:
-    return x.device.type == kind
 
 
 def flash(q: Tensor,
@@ -62,7 +58,7 @@ def flash(q: Tensor,
     """Attention without storing scores, without a gradient: q (n, H, M, D), k and v (n, H, L, D) -> (n, H, M, D).
     ``mask`` is added to the scores; it broadcasts to (n, H, M, L). The second result are logarithms of the normalisers,
     (n, H, M), in float32 or wider."""
-    if on_device(q, 'cuda'):
+    if q.is_cuda:
         out, lse, *_ = of_gpu(q, k, v, _of_gpu(mask, q, k), True, 0.0, causal, scale=scale)
         return out, lse[..., :q.shape[2]]
     return of_cpu(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
@@ -80,8 +76,9 @@ def flash_backward(
         causal: bool = False
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """Gradients of ``flash`` with respect to q, k and v, given the gradient of ``out``. With the result and the
-    normalisers of an attention to more keys, these keys' part of its gradients."""
-    if on_device(q, 'cuda'):
+    normalisers of an attention to more keys, these keys' part of its gradients. On a CPU it takes up to 15 times as
+    long in bfloat16 as in float32 for short segments, and no less for long ones."""
+    if q.is_cuda:
         tokens, none = q.shape[2], torch.zeros((), dtype=torch.long, device=q.device)  # no dropout, no random state
         lse = torch.nn.functional.pad(lse, (0, -tokens % NORMALISER), value=math.inf)
         out = out.transpose(1, 2).contiguous().transpose(1, 2)  # its kernels for half types assume this layout
@@ -91,12 +88,6 @@ def flash_backward(
         return found[:3]
     grad, out = grad.contiguous(), out.contiguous()
     return of_cpu_backward(grad, q, k, v, out, lse, 0.0, causal, attn_mask=mask, scale=scale)
-
-
-def type_of_backward(x: Tensor) -> torch.dtype:
-    """The type in which ``flash_backward`` is to compute. On a CPU it takes up to 15 times as long in bfloat16 as in
-    float32 for short segments, and no less for long ones."""
-    return x.dtype if on_device(x, 'cuda') else wide_type(x)
 
 
 def _of_gpu(mask: Optional[Tensor], q: Tensor, k: Tensor) -> Optional[Tensor]:
@@ -120,7 +111,7 @@ class Seen:
         """A mask of a type that is added to the scores, with rows in the places that ``of_gpu`` needs."""
         if dtype not in self._added:
             n = self.keys.shape[-1]
-            columns = n + -n % BIAS if on_device(self.keys, 'cuda') else n
+            columns = n + -n % BIAS if self.keys.is_cuda else n
             mask = torch.zeros(*self.keys.shape[:-1], columns, dtype=dtype, device=self.keys.device)[..., :n]
             self._added[dtype] = mask.masked_fill_(self.hidden, float('-inf'))
         return self._added[dtype]
@@ -131,16 +122,10 @@ def added(seen: Optional[Seen], like: Tensor) -> Optional[Tensor]:
     return None if seen is None else seen.added(like.dtype)
 
 
-def attended(q: Tensor,
-             k: Tensor,
-             v: Tensor,
-             seen: Optional[Seen],
-             options: Options,
-             causal: bool = False) -> Tuple[Tensor, Tensor]:
-    """Like ``plain``, but by flash attention, without a gradient, if that supports it. ``causal`` replaces ``seen`` in
-    flash attention."""
+def attended(q: Tensor, k: Tensor, v: Tensor, seen: Optional[Seen], options: Options) -> Tuple[Tensor, Tensor]:
+    """Like ``plain``, but by flash attention, without a gradient, if that supports it."""
     if is_fast(q, v, options):
-        return flash(q, k, v, options.scale, added(seen, q), causal)
+        return flash(q, k, v, options.scale, added(seen, q))
     return plain(q, k, v, seen, options)
 
 

@@ -41,6 +41,12 @@ class Band:
         column = torch.arange(self.shape[1], device=self.length.device)
         return Seen(column < self.length.view(-1, 1, 1, 1))
 
+    def within(self, window: int, at: Tensor) -> Seen:
+        """Which cells have a token that is less than ``window`` tokens before the places ``at`` (n, M), counted from
+        the start of each segment, (n, 1, M, columns)."""
+        near = (at.unsqueeze(-1) - torch.arange(self.shape[1], device=at.device) < window).unsqueeze(1)
+        return Seen(near if self.filled is None else near & self.filled.keys)
+
     def place(self, x: Tensor) -> Tensor:
         """Put tokens into the grid, (H, N, *) -> (H, n, columns, *)."""
         x = x[:, self._slice] if self._whole else _Select.apply(x, 1, self._index, self._cell, self.tokens)

@@ -6,11 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from .attention import TOKEN, Options, Seen, attended, call_time
 from .bands import Band, Packed, divide
-from .prompt_pack import PromptPack
 from .prompts import PromptTree
+from .row_tree import RowTree
+from .whole import Whole
 
 ROOM = 16  # number of tokens per row that fit into a new cache; its size doubles when it is full
 
@@ -25,7 +27,7 @@ class Growing:
         that they use do not change until ``keep``, ``set_read``, or a ``full`` cache. A row then attends to all places
         of its cache, with a mask."""
         self._fixed = fixed
-        self.prompts = PromptPack.of(tree, hidden)
+        self.prompts = _PromptPack.of(tree, hidden)
         self._packed: Dict[int, Tuple[Tensor, Tensor]] = {}  # by layer (K, N, D): keys and values not yet in grids
         self._grids: Dict[int, List[List[Tuple[Tensor, Tensor]]]] = {}  # by layer and level: (p, K, L, D) of each share
         self._own: Dict[int, Tuple[Tensor, Tensor]] = {}  # by layer (B, K, room, D)
@@ -247,8 +249,40 @@ class _Share(NamedTuple):
         """The keys that tokens at the places ``own`` (1 or B, T) see, (p, 1, 1 or R rep T, L); None for all."""
         if window is None:
             return self.band.filled
-        length = self.band.length.view(-1, 1, 1, 1)
-        key = torch.arange(self.band.shape[1], device=length.device)
         after = self.after.unsqueeze(1) + (own if len(own) == 1 else own[self.line])  # (p R, T)
         after = after.unflatten(0, (-1, self.rows)).repeat(1, 1, repeat).flatten(1)  # (p, R rep T)
-        return Seen((key < length) & (length + after.unsqueeze(1).unsqueeze(-1) - key < window))
+        return self.band.within(window, self.band.length.unsqueeze(1) + after)
+
+
+class _PromptPack(NamedTuple):
+    """The tokens of a ``PromptTree`` in the order in which they are read. What begins several prompts after their
+    common beginning, such as the first number of a sum, is read once as well: they are rows that continue it."""
+    ids: Tensor  # (M, ), the tokens
+    position: Tensor  # (M, ), their positions in the prompts
+    last: Tensor  # (P, ), place of each prompt's last token
+    place: Optional[Tensor]  # (N, ), place of each token of the tree; None if these are the same tokens in order
+    whole: Whole
+
+    @classmethod
+    def of(cls, tree: PromptTree, hidden: int) -> '_PromptPack':
+        """``hidden`` is the size of the model's hidden states."""
+        if not tree.common:
+            return cls(tree.ids, tree.position, tree.last, None, Whole(tree))
+        begin, device = sum(tree.common), tree.ids.device
+        number, length = (torch.tensor(x, device=device) for x in (tree.beginning, tree.remaining))
+        common = PromptTree([], tree.common, [0] * len(tree.common), tree.ids[:begin], tree.position[:begin], number)
+        rest = pad_sequence(tree.ids[begin:].split(tree.remaining), batch_first=True)  # (P, L)
+        branches = RowTree.of(common, F.pad(rest, (0, 1)), length, hidden)
+        inside = torch.arange(rest.shape[1], device=device) < length.unsqueeze(1)
+        place = torch.cat([torch.arange(begin, device=device), begin + branches.place[:, 1:][inside]])
+        return cls(
+            torch.cat([common.ids, branches.ids]),
+            torch.cat([common.position, branches.position]),
+            place[tree.last],
+            None if len(branches.ids) == len(tree.ids) - begin else place,
+            Whole(common, branches),
+        )
+
+    def of_tree(self, x: Tensor) -> Tensor:
+        """Keys or values of the tree's tokens (K, N, D), from those of the tokens read (K, M, D)."""
+        return x if self.place is None else x[:, self.place]

@@ -10,7 +10,7 @@ argument that is unknown here, cannot share prompts and raises ``NotShared``.
 """
 import sys
 from contextvars import ContextVar
-from typing import Callable, NamedTuple, Optional, Tuple, Union
+from typing import Callable, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -29,26 +29,16 @@ class NotShared(Exception):
     """The attention of an architecture needs more than ``Whole`` and ``Growing`` support."""
 
 
-class _Pass(NamedTuple):
-    """What ``read_packed`` tells the attention while it runs."""
-    shared: Union[Whole, Growing]
-    check_mask: Optional[Callable[[Callable, Optional[int], torch.device], None]] = None
-
-
-_PASS: ContextVar[Optional[_Pass]] = ContextVar('_PASS', default=None)
+_Shared = Union[Whole, Growing]  # which tokens each token sees
+_Check = Optional[Callable[[Callable, Optional[int], torch.device], None]]
+_PASS: ContextVar[Optional[Tuple[_Shared, _Check]]] = ContextVar('_PASS', default=None)  # while ``read_packed`` runs
 
 
 class _Mask(torch.Tensor):
     """Replaces the mask that a model passes to its attention. Operations on it return plain tensors."""
     __torch_function__ = torch._C._disabled_torch_function_impl
-    shared: Union[Whole, Growing]
+    shared: _Shared
     window: Optional[int]
-
-    @classmethod
-    def of(cls, shared: Union[Whole, Growing], window: Optional[int], device: torch.device) -> '_Mask':
-        self = torch.zeros(1, 1, 1, 1, device=device).as_subclass(cls)
-        self.shared, self.window = shared, window
-        return self
 
 
 # Arguments of an attention that have no effect here, whatever their values.
@@ -89,10 +79,13 @@ def _mask_like(own: Callable) -> Callable:
         running = _PASS.get()
         if running is None:
             return own(*args, **kwargs)
-        window, device = kwargs.get('local_size'), torch.device(kwargs.get('device', 'cpu'))
-        if running.check_mask is not None:
-            running.check_mask(kwargs['mask_function'], window, device)
-        return _Mask.of(running.shared, window, device)
+        (shared, check_mask), window = running, kwargs.get('local_size')
+        device = torch.device(kwargs.get('device', 'cpu'))
+        if check_mask is not None:
+            check_mask(kwargs['mask_function'], window, device)
+        found = torch.zeros(1, 1, 1, 1, device=device).as_subclass(_Mask)
+        found.shared, found.window = shared, window
+        return found
 
     return mask
 
@@ -115,18 +108,14 @@ def install(lm: PreTrainedModel) -> bool:
 
 
 def read_packed(
-        trunk: torch.nn.Module,
-        ids: Tensor,
-        position: Tensor,
-        shared: Union[Whole, Growing],
-        check_mask: Optional[Callable[[Callable, Optional[int], torch.device], None]] = None
+        trunk: torch.nn.Module, ids: Tensor, position: Tensor, shared: _Shared, check_mask: _Check = None
 ) -> Tensor:
     """Hidden states (N, H) of packed tokens and their positions, (N, ) each. ``trunk``: the part below the output layer
-    of a model on which ``install`` was called. ``shared``: which tokens each token sees. ``check_mask`` is called with
-    the mask function, the window and the device of each kind of layer; it raises if they are inconsistent. Raises
-    ``NotShared`` if the architecture cannot share prompts."""
+    of a model on which ``install`` was called. ``check_mask`` is called with the mask function, the window and the
+    device of each kind of layer; it raises if they are inconsistent. Raises ``NotShared`` if the architecture cannot
+    share prompts."""
     ids = ids.unsqueeze(0)
-    token = _PASS.set(_Pass(shared, check_mask))
+    token = _PASS.set((shared, check_mask))
     try:
         out = trunk(
             input_ids=ids, position_ids=position.unsqueeze(0), attention_mask=torch.ones_like(ids), use_cache=False

@@ -64,19 +64,15 @@ class PromptTree(NamedTuple):
         if tokens is None:
             tokens = [row[-n:] for row, n in zip(prompts.ids.tolist(), prompts.length.tolist())]
         order = sorted(range(len(tokens)), key=tokens.__getitem__)
-        spans = common_spans([tokens[i] for i in order], least)
-        if not spans:
-            spans = [(0, len(tokens), 0)]
         tokens = [tokens[i] for i in order]
+        spans = common_spans(tokens, least) or [(0, len(tokens), 0)]
         common = [length for _, _, length in spans if length > 0]
         beginning = [number for number, (begin, end, _) in enumerate(spans) for _ in range(begin, end)]
         skipped = [spans[number][2] for number in beginning]
         ids = [tokens[begin][:length] for begin, _, length in spans] + [x[n:] for x, n in zip(tokens, skipped)]
         first = [0] * len(spans) + skipped
         position = [range(start, start + len(segment)) for start, segment in zip(first, ids)]
-        rank = torch.empty(len(order), dtype=torch.long)
-        rank[torch.tensor(order)] = torch.arange(len(order))
-        device = prompts.ids.device
+        rank, device = torch.tensor(order).argsort(), prompts.ids.device
         return cls(
             common,
             [len(x) - n for x, n in zip(tokens, skipped)],

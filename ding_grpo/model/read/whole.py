@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .attention import (
-    TOKEN, Options, Seen, added, attended, call_time, flash, flash_backward, is_fast, type_of_backward
-)
+from ding_grpo.rl_utils.check import widened
+
+from .attention import TOKEN, Options, Seen, added, attended, call_time, flash, flash_backward, is_fast, plain
 from .bands import Band, Packed, divide
 from .prompts import PromptTree
 from .row_tree import RowTree
@@ -170,8 +170,10 @@ class Whole:
         parts, fast, repeat = [], is_fast(q, v, options), len(q) // len(k)
         for own in self.own:
             x = _own(own.band, q, k, v)
-            found = own.attend(*x,
-                               options.scale) if fast else attended(*x, self._seen_own(own, options.window), options)
+            if fast:
+                found = own.attend(*x, options.scale)
+            else:
+                found = plain(*x, self._seen_own(own, options.window), options)
             parts.append([own.band.take(x.transpose(1, 2)) for x in found])
         out, lse = (self.packed.join(list(x)) for x in zip(*parts))
         for above in self.above:
@@ -206,9 +208,7 @@ class Whole:
         key = (queries, keys, window, repeat)
         if key not in self._seen:
             at = queries.place(self._position.unsqueeze(0))[0] - offset.unsqueeze(1)  # (p, M)
-            distance = at.unsqueeze(-1) - torch.arange(keys.shape[1], device=at.device)
-            near = (distance < window).repeat(1, repeat, 1).unsqueeze(1)
-            self._seen[key] = Seen(near if keys.filled is None else near & keys.filled.keys)
+            self._seen[key] = keys.within(window, at.repeat(1, repeat))
         return self._seen[key]
 
 
@@ -269,7 +269,7 @@ class _Flash(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
         dtype, (*saved, lse) = grad.dtype, (grad, *ctx.saved_tensors)
-        grad, q, k, v, out = (x.to(type_of_backward(grad)) for x in saved)
+        grad, q, k, v, out = (x if x.is_cuda else widened(x) for x in saved)
         plan, groups, repeat = ctx.plan, len(k), len(q) // len(k)
         grad, out, lse = (x.transpose(0, 1) for x in (grad, out, lse))  # (H, N, D), (H, N)
         parts = []
