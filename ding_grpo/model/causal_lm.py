@@ -16,13 +16,14 @@ from .fused import fuse
 from .lora import add_adapters, check_base
 from .quantized import check_quantize, quantize_linear
 from .read.completions import States, read_shared, read_unshared
-from .read.decoding import SHARED, Decoding, start
+from .read.decoding import PADDED, SHARED, Decoding, start
 from .read.output_head import OutputHead
+from .read.packed_row import install
 from .read.prompts import PromptBatch
 from .recompute import recomputed_layers, recomputing
+from .trial.choose import Trial, facts_of_way, find_way
 from .trial.length_limit import check_length
 from .trial.output_layer import measure_head
-from .trial.way_choice import WayChoice
 
 
 @MODEL_REGISTRY.register('causal_lm')
@@ -123,7 +124,8 @@ class CausalLM(nn.Module):
         self._peft: Tuple = ()
         self._save_merged = self._cuda_graphs = False
         self._layers: List[nn.Module] = []  # the layers that learning recomputes
-        self._choice = WayChoice()
+        self._longest: Optional[int] = None  # maximum number of tokens of a prompt and its completion
+        self._trial: Optional[Trial] = None  # of the way in which rows of so many tokens are read
         self._measured: Tuple = (None, None)  # the output layer; its scale and soft cap
         self.eval()
 
@@ -196,10 +198,10 @@ class CausalLM(nn.Module):
         self.output_tokens = size
 
     def limit_length(self, tokens: int) -> None:
-        """Set the maximum number of tokens of a prompt and its completion, on which ``way`` depends. It raises as
-        ``check_length`` does."""
+        """Set the maximum number of tokens of a prompt and its completion, on which ``way`` depends, and check it."""
         self.check_length(tokens)
-        self._choice.limit_length(tokens)
+        if tokens != self._longest:
+            self._longest, self._trial = tokens, None
 
     def check_length(self, tokens: int) -> None:
         """Raise a ``ConfigError`` if a prompt and its completion have more tokens than the architecture allows."""
@@ -230,7 +232,8 @@ class CausalLM(nn.Module):
     @property
     def way(self) -> str:
         """How rows are read, one of ``ding_grpo.model.read.decoding.WAYS``. A trial at the first use determines it."""
-        return self._choice.way(self)
+        self._trial = self._trial or find_way(self, self._longest)
+        return self._trial.way if self._trial else PADDED  # every way gives NaN; the policy reports where
 
     @property
     def shares_prompts(self) -> bool:
@@ -238,12 +241,15 @@ class CausalLM(nn.Module):
         return self.way == SHARED
 
     def way_state(self) -> Dict[str, Any]:
-        """How rows are read, and the facts that the choice depends on, for a checkpoint."""
-        return self._choice.state_dict(self)
+        """How rows are read, and what this depends on, for a checkpoint; empty if a resumed run should try again."""
+        state = dict(way=self.way, **facts_of_way(self, self._longest))
+        return state if self._trial is None or self._trial.certain else {}
 
     def load_way_state(self, state: Dict[str, Any]) -> None:
-        """Read rows as the checkpoint's run did, unless the facts that the choice depends on have changed."""
-        self._choice.load_state_dict(self, state)
+        """Read rows as the checkpoint's run did, unless what this depends on has changed."""
+        if state and state == dict(way=state['way'], **facts_of_way(self, self._longest)):
+            if state['way'] != SHARED or install(self.lm):
+                self._trial = Trial(state['way'])
 
     def arithmetic(self) -> ContextManager:
         """Context in which layers compute in the type of ``autocast``. The methods ``completion_*`` enter it

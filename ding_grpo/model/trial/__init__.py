@@ -1,5 +1,5 @@
 """
-What a trial of an architecture finds: the fastest correct way to read rows (``choose``, kept by ``way_choice``), and
-how the output layer computes logits (``output_layer``). Both compute in float64 (``float64``), so that they depend on
+What a trial of an architecture finds: the fastest correct way to read rows (``choose``), and how the output layer
+computes logits (``output_layer``). Both compute in float64 (``float64``), so that they depend on
 the architecture and not on its weights. Models of one architecture are tried once in a process.
 """

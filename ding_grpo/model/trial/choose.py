@@ -6,32 +6,60 @@ adapters.
 """
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, Callable, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
+import click
 import torch
+import transformers
 from torch import Tensor
 from transformers.utils import logging as hf_logging
 
 from ding_common import ConfigError, describe
 from ding_common.processes.memory import memory_advice, out_of_memory
 from ding_grpo.model.read.completions import read_shared, read_unshared
-from ding_grpo.model.read.decoding import SHARED, WAYS, NoCache, start
-from ding_grpo.model.read.packed_row import NotShared, install
+from ding_grpo.model.read.decoding import BY_LENGTH, PADDED, REREAD, SHARED, WAYS, NoCache, start
+from ding_grpo.model.read.packed_row import NAME, NotShared, install
 from ding_grpo.model.read.prompts import PromptBatch
 from ding_grpo.model.read.whole import PART
 
+from .architecture import once_for_architecture
 from .float64 import in_float64
 from .length_limit import TOKENS
 
+UNLIMITED = 65536  # maximum number of tokens of a row, if neither config nor model sets one
+SLOWER = {
+    PADDED: 'every row reads its prompt again, which takes longer',
+    BY_LENGTH: 'every row reads its prompt again, in one batch per prompt length, which takes longer',
+    REREAD: 'every row is read from its start for every token, which takes much longer',
+}
 TOLERANCE = 1e-8  # relative to the largest number, in float64
 
 
 class Trial(NamedTuple):
-    """Result of ``choose``: one of ``WAYS``, and the reason if it is not 'shared'. ``certain`` is False if another
+    """What was found: one of ``WAYS``, and the reason if it is not 'shared'. ``certain`` is False if another
     exception than those of this trial excluded a faster way, so that a resumed run should try again."""
     way: str
     reason: str = ''
     certain: bool = True
+
+
+def find_way(model: Any, longest: Optional[int]) -> Optional[Trial]:
+    """The fastest way in which a ``CausalLM`` can read rows of at most ``longest`` tokens, see ``choose``. It is found
+    once for an architecture, and a slow one is logged for each model."""
+    most = longest or model.max_positions or UNLIMITED
+    what = 'way', *facts_of_way(model, longest).values(), model.output_tokens, model.device.type
+    found = once_for_architecture(model.lm, what, lambda: choose(model, most))
+    if found is not None and found.way == SHARED:
+        install(model.lm)
+    elif found is not None:
+        click.echo(f'{type(model.lm).__name__}: {SLOWER[found.way]} ({found.reason})')
+    return found
+
+
+def facts_of_way(model: Any, longest: Optional[int]) -> Dict[str, Any]:
+    """What the way depends on besides the architecture, for a checkpoint."""
+    attention = model.lm.config._attn_implementation.removeprefix(f'{NAME}_')
+    return dict(attention=attention, longest=longest, transformers=transformers.__version__)
 
 
 @memory_advice('trying how the model can be read', 'Free some, or use a smaller model: a trial takes three rows.')
