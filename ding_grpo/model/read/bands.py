@@ -18,19 +18,28 @@ class Band:
     """Segments of the packed row in a grid, padded on the right. A padded cell repeats the first token of its segment,
     so that no cell is NaN or infinite."""
 
-    def __init__(self, segments: Sequence[Tuple[int, int]], device: torch.device) -> None:
-        """``segments`` are pairs of start and length, which is at least 1."""
+    def __init__(
+            self,
+            segments: Sequence[Tuple[int, int]],
+            device: torch.device,
+            order: Optional[np.ndarray] = None
+    ) -> None:
+        """``segments`` are pairs of start and length, which is at least 1. They may be those of tokens in another
+        ``order`` than in the packed row."""
         start, length = np.array(segments, dtype=np.int64).T
         self.shape = (len(segments), int(length.max()))
-        before, begin, tokens = length.cumsum() - length, int(start[0]), int(length.sum())
+        before, tokens = length.cumsum() - length, int(length.sum())
         self.even = bool((length == self.shape[1]).all())
-        self._slice, self.end = slice(begin, begin + tokens), int((start + length).max())
-        self._whole = self.even and bool((start == begin + before).all())
         cell = np.arange(len(segments)) * self.shape[1]
         # (tokens, ), in the order of ``take``: the place in the packed row, and the cell
         self.places, cells = (np.arange(tokens) + np.repeat(x - before, length) for x in (start, cell))
         index = np.repeat(start, self.shape[1])
         index[cells] = self.places
+        if order is not None:
+            self.places, index = order[self.places], order[index]
+        begin = int(self.places[0])
+        self._slice, self.end = slice(begin, begin + tokens), int(self.places.max()) + 1
+        self._whole = self.even and bool((self.places == begin + np.arange(tokens)).all())
         self.tokens, self._cell, self._index, self.length = _to(device, self.places, cells, index, length)
 
     @cached_property
@@ -49,7 +58,7 @@ class Band:
 
     def place(self, x: Tensor) -> Tensor:
         """Put tokens into the grid, (H, N, *) -> (H, n, columns, *)."""
-        x = x[:, self._slice] if self._whole else _Select.apply(x, 1, self._index, self._cell, self.tokens)
+        x = x[:, self._slice] if self._whole else _select(x, 1, self._index, self._cell, self.tokens)
         return x.unflatten(1, self.shape)
 
     def place_filled(self, x: Tensor, value: float = 0.) -> Tensor:
@@ -62,7 +71,7 @@ class Band:
     def take(self, x: Tensor) -> Tensor:
         """Take tokens out of the grid, without the padded cells, (n, columns, *) -> (tokens, *)."""
         x = x.flatten(0, 1)
-        return x if self.even else _Select.apply(x, 0, self._cell)
+        return x if self.even else _select(x, 0, self._cell)
 
 
 class Packed:
@@ -79,13 +88,19 @@ class Packed:
     def join(self, parts: List[Tensor]) -> Tensor:
         """The tokens of all bands, in the order of the packed row, from the results (tokens, *) of ``Band.take``."""
         x = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return x if self._sorted else _Select.apply(x, 0, self._index)
+        return x if self._sorted else _select(x, 0, self._index)
 
 
 def _to(device: torch.device, *arrays: np.ndarray) -> Tuple[Tensor, ...]:
     """Arrays on a device, by one copy."""
     together = torch.from_numpy(np.concatenate(arrays)).to(device)
     return together.split([len(x) for x in arrays])
+
+
+def _select(x: Tensor, dim: int, index: Tensor, *copies: Tensor) -> Tensor:
+    if torch.is_grad_enabled():
+        return _Select.apply(x, dim, index, *copies)
+    return x.index_select(dim, index) if dim else x[index]  # in the layout of x, on which rounding depends
 
 
 class _Select(torch.autograd.Function):

@@ -79,7 +79,7 @@ class Growing:
         self._count = None if self._count is None else self._count[lines]
         row, common, remaining, beginning = self._row, self._common, self._remaining, self._beginning
         if self._grids:  # repack the keys of all segments that lines continued, in their order
-            bands = [share.band for level in self._levels for share in level.shares]
+            bands = [segments for level in self._levels for segments, _ in level.shares]
             packed = Packed(bands)
             for layer in list(self._grids):
                 of_bands = zip(bands, (grid for level in self._grids.pop(layer) for grid in level))
@@ -106,7 +106,7 @@ class Growing:
             return self.prompts.whole.attend(layer, q, k, v, options)
         if layer in self._packed:
             packed = self._packed.pop(layer)
-            self._grids[layer] = [[share.grid(*packed) for share in level.shares] for level in self._levels]
+            self._grids[layer] = [level.grids(*packed) for level in self._levels]
         lines, heads, size = len(self._length), q.shape[1], q.shape[3]
         groups, repeat, tokens = k.shape[1], heads // k.shape[1], q.shape[2] // lines
         k, v = self._append(layer, *(x[0].unflatten(1, (lines, tokens)).transpose(0, 1) for x in (k, v)))
@@ -136,7 +136,7 @@ class Growing:
         key = (keys, repeat, window)
         if key not in self._step:
             own = self._places(tokens)
-            of_levels = [[share.seen(window, own, repeat) for share in level.shares] for level in self._levels]
+            of_levels = [level.seen(window, own, repeat) for level in self._levels]
             self._step[key] = self._seen_own(own, keys, repeat, window), of_levels
         return self._step[key]
 
@@ -170,88 +170,49 @@ class Growing:
 
 class _Level(NamedTuple):
     """The segments that lines see above their own tokens: one of each line, a prompt's or a common beginning."""
-    shares: List['_Share']
-    back: Optional[Tensor]  # from the order of the shares to that of the lines; None if it is the same
+    shares: List[Tuple[Band, Band]]  # segments of similar length, and the lines that see each of them
+    packed: Packed  # of the lines
+    after: Tensor  # (B, ): number of tokens between the segment of each line and the line's own tokens
 
     @classmethod
     def of(
             cls, number: List[int], lengths: List[int], start: List[int], after: List[int], device: torch.device
     ) -> '_Level':
         """``number``: the segment of each line. ``lengths``, ``start``: length of each segment, and its first token in
-        the packed row. ``after``: number of tokens between the segment of each line and the line's own tokens."""
-        lines: Dict[int, List[int]] = {}
-        for line, i in enumerate(number):
-            lines.setdefault(i, []).append(line)
-        used = sorted(lines)
-        sizes, call = [(len(lines[i]), lengths[i]) for i in used], call_time(device)
-        shares = [
-            _Share.of([used[i] for i in chosen], lines, [(start[i], n) for i, n in enumerate(lengths)], after, device)
-            for chosen in divide(sizes, lambda count, m, n: call + count * n * (m + TOKEN))
-        ]
-        order = np.array([line for share in shares for line in share.own])
-        ascending = bool((order[1:] > order[:-1]).all())
-        return cls(shares, None if ascending else torch.from_numpy(order.argsort()).to(device))
+        the packed row."""
+        order, call = np.argsort(number, kind='stable'), call_time(device)
+        found = np.unique(np.array(number)[order], return_index=True, return_counts=True)
+        used, first, count = (x.tolist() for x in found)
+        sizes, shares = [(m, lengths[i]) for i, m in zip(used, count)], []
+        for chosen in divide(sizes, lambda count, m, n: call + count * n * (m + TOKEN)):
+            segments = Band([(start[used[i]], lengths[used[i]]) for i in chosen], device)
+            shares.append((segments, Band([(first[i], count[i]) for i in chosen], device, order)))
+        return cls(shares, Packed([lines for _, lines in shares]), torch.tensor(after, device=device))
+
+    def grids(self, k: Tensor, v: Tensor) -> List[Tuple[Tensor, Tensor]]:
+        """Keys and values of the segments, (K, N, D) -> (p, K, L, D) for each share."""
+        return [tuple(segments.place(x).transpose(0, 1) for x in (k, v)) for segments, _ in self.shares]
 
     def attend(self, q: Tensor, grids: List[Tuple[Tensor, Tensor]], seen: List[Optional[Seen]],
                options: Options) -> Tuple[Tensor, Tensor]:
         """Attention of the lines (B, K, rep T, D) to the segments: (B, K, rep T, E), and (B, K, rep T)."""
         parts = []
-        for share, (k, v), of_share in zip(self.shares, grids, seen):
-            found = attended(share.queries(q), k, v, of_share, options)
-            parts.append([share.lines(x, q.shape[2]) for x in found])
-        out, lse = (torch.cat(x) if len(x) > 1 else x[0] for x in zip(*parts))
-        return (out, lse) if self.back is None else (out[self.back], lse[self.back])
+        for (_, lines), (k, v), of_share in zip(self.shares, grids, seen):
+            queries = lines.place(q.transpose(0, 1)).transpose(0, 1).flatten(2, 3)  # (p, K, R rep T, D)
+            found = attended(queries, k, v, of_share, options)
+            parts.append([lines.take(x.unflatten(2, (-1, q.shape[2])).transpose(1, 2)) for x in found])
+        return tuple(self.packed.join(list(x)) for x in zip(*parts))
 
-
-class _Share(NamedTuple):
-    """Segments of similar length, and the lines that see them, R places for each segment."""
-    band: Band
-    own: List[int]  # the lines, in the order of the places
-    rows: int  # R
-    line: Tensor  # (p R, ): the line in each place; an arbitrary line in an empty place
-    cell: Tensor  # (lines, ): places with a line
-    even: bool  # whether no place is empty
-    sorted: bool  # whether these are the first lines, in their order
-    after: Tensor  # (p R, ): number of tokens between the segment and the line's own tokens
-
-    @classmethod
-    def of(
-            cls, chosen: List[int], lines: Dict[int, List[int]], segments: List[Tuple[int, int]], after: List[int],
-            device: torch.device
-    ) -> '_Share':
-        band = Band([segments[i] for i in chosen], device)
-        rows = max(len(lines[i]) for i in chosen)
-        line = [lines[i] + lines[i][:1] * (rows - len(lines[i])) for i in chosen]
-        cell = [place * rows + j for place, i in enumerate(chosen) for j in range(len(lines[i]))]
-        flat = sum(line, [])
-        return cls(
-            band, [line for i in chosen for line in lines[i]], rows, torch.tensor(flat, device=device),
-            torch.tensor(cell, device=device),
-            len(cell) == len(flat), flat == list(range(len(flat))),
-            torch.tensor([after[i] for i in flat], device=device)
-        )
-
-    def grid(self, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:
-        """Keys and values of the segments, (K, N, D) -> (p, K, L, D)."""
-        return tuple(self.band.place(x).transpose(0, 1) for x in (k, v))
-
-    def queries(self, q: Tensor) -> Tensor:
-        """(B, K, rep T, D) -> (p, K, R rep T, D)."""
-        q = q[:len(self.line)] if self.sorted else q[self.line]
-        return q.unflatten(0, (-1, self.rows)).transpose(1, 2).flatten(2, 3)
-
-    def lines(self, x: Tensor, repeat: int) -> Tensor:
-        """(p, K, R rep T, *) -> (lines, K, rep T, *), where ``repeat`` is rep T."""
-        x = x.unflatten(2, (self.rows, repeat)).transpose(1, 2).flatten(0, 1)
-        return x if self.even else x[self.cell]
-
-    def seen(self, window: Optional[int], own: Tensor, repeat: int) -> Optional[Seen]:
-        """The keys that tokens at the places ``own`` (1 or B, T) see, (p, 1, 1 or R rep T, L); None for all."""
+    def seen(self, window: Optional[int], own: Tensor, repeat: int) -> List[Optional[Seen]]:
+        """The keys that tokens at the places ``own`` (1 or B, T) see, (p, 1, 1 or R rep T, L) for each share; None for
+        all."""
         if window is None:
-            return self.band.filled
-        after = self.after.unsqueeze(1) + (own if len(own) == 1 else own[self.line])  # (p R, T)
-        after = after.unflatten(0, (-1, self.rows)).repeat(1, 1, repeat).flatten(1)  # (p, R rep T)
-        return self.band.within(window, self.band.length.unsqueeze(1) + after)
+            return [segments.filled for segments, _ in self.shares]
+        after, found = (self.after.unsqueeze(1) + own).unsqueeze(0), []  # (1, B, T)
+        for segments, lines in self.shares:
+            at = lines.place(after)[0].repeat(1, 1, repeat).flatten(1)  # (p, R rep T)
+            found.append(segments.within(window, segments.length.unsqueeze(1) + at))
+        return found
 
 
 class _PromptPack(NamedTuple):
