@@ -51,6 +51,12 @@ def alone(model, prompts, completion):
     return naive_method(logits_alone(model, prompts, completion), completion)
 
 
+def states_alone(model, prompts, completion):
+    """The last hidden states before the tokens of completions, in the same way."""
+    read = [model.lm.base_model(torch.cat(row)[None], use_cache=False) for row in zip(prompts, completion)]
+    return torch.stack([out.last_hidden_state[0, len(prompt) - 1:-1] for out, prompt in zip(read, prompts)])
+
+
 def learned(model, batch, completion, length=None):
     """Log-probabilities as learning computes them."""
     hidden = model.completion_hidden(batch, completion, length)

@@ -16,7 +16,9 @@ from ding_grpo.rl_utils import naive_method
 from ding_grpo.rollout import Sampling, generate
 
 from tests.cases import long
-from tests.model.helper import CPU, FEW, NAMES, ShortBeginnings, alone, gradient, make, set_way, tokens_read, uniform
+from tests.model.helper import (
+    CPU, FEW, NAMES, ShortBeginnings, alone, gradient, make, set_way, states_alone, tokens_read, uniform
+)
 
 LENGTHS = {
     'uneven': ((9, 4, 6), (0, 2, 1, 1, 0, 2, 2), (6, 4, 1, 8, 8, 2, 0)),
@@ -54,6 +56,18 @@ def states(model, prompts, completion, length, part=PART):
     return read_shared(model, PromptBatch.of(prompts, CPU), completion, length, least=0, part=part)
 
 
+def check_states(model, prompts, completion, length, part, most):
+    """Hidden states and gradients are those of rows read alone; gradients differ by ``most`` of the largest one."""
+    counted = torch.arange(completion.shape[1]) < length.unsqueeze(1)
+    wanted = states_alone(model, prompts, completion)[counted]
+    weight = torch.randn(wanted.shape)
+    expected = gradient(model, wanted * weight)
+    assert model.shares_prompts
+    found = states(model, prompts, completion, length, part).of_tokens()[counted]
+    assert torch.allclose(found, wanted, atol=1e-5)
+    assert torch.allclose(gradient(model, found * weight), expected, atol=most * expected.abs().max().item())
+
+
 def numbers(x):
     """How many numbers the tensors of an object have, without its modules."""
     if isinstance(x, torch.Tensor):
@@ -76,17 +90,7 @@ class TestLearning:
     @pytest.mark.parametrize('name, case', crossed(NAMES, LENGTHS))
     def test_hidden_states_and_gradients(self, name, case, part):
         model = make(name)
-        prompts, completion, length = rows(case)
-        counted = torch.arange(completion.shape[1]) < length.unsqueeze(1)
-        weight = torch.randn(*completion.shape, 32)[counted]
-        read = [model.lm.base_model(torch.cat(row)[None], use_cache=False) for row in zip(prompts, completion)]
-        wanted = torch.stack([out.last_hidden_state[0, len(p) - 1:-1] for out, p in zip(read, prompts)])[counted]
-        expected = gradient(model, wanted * weight)
-        assert model.shares_prompts
-        found = states(model, prompts, completion, length, part).of_tokens()[counted]
-        assert torch.allclose(found, wanted, atol=1e-5)
-        got = gradient(model, found * weight)
-        assert torch.allclose(got, expected, atol=2e-6 * expected.abs().max().item())
+        check_states(model, *rows(case), part, 2e-6)
 
     @pytest.mark.parametrize('name', ['llama', 'mistral', long('qwen2'), long('gpt2')])
     def test_the_first_row_of_a_long_branch_is_attended_by_itself(self, name, monkeypatch):
@@ -97,16 +101,7 @@ class TestLearning:
         length, completion = torch.tensor([100, 100, 95, 99, 92]), torch.randint(0, 40, (5, 100))
         for i, like, n in ((1, 0, 70), (2, 0, 90), (4, 3, 80)):
             completion[i, :n] = completion[like, :n]
-        prompts = [prompts[i] for i in row]
-        counted = torch.arange(100) < length.unsqueeze(1)
-        read = [model.lm.base_model(torch.cat(pair)[None], use_cache=False) for pair in zip(prompts, completion)]
-        wanted = torch.stack([out.last_hidden_state[0, len(p) - 1:-1] for out, p in zip(read, prompts)])[counted]
-        weight = torch.randn(wanted.shape)
-        expected = gradient(model, wanted * weight)
-        assert model.shares_prompts
-        got = states(model, prompts, completion, length, part=0).of_tokens()[counted]
-        assert torch.allclose(got, wanted, atol=1e-5)
-        assert torch.allclose(gradient(model, got * weight), expected, atol=4e-6 * expected.abs().max().item())
+        check_states(model, [prompts[i] for i in row], completion, length, 0, 4e-6)
         assert found[-1] in range(91, 100)  # tokens that the first row of each branch reads, at least
 
     @pytest.mark.parametrize(
