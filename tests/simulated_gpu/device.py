@@ -6,6 +6,7 @@ have to launch and to wait for. Tensors of two devices in one operation are an e
 import weakref
 from collections import Counter
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import torch
@@ -15,7 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from . import kernels
-from .counts import Counts
 from .faces import faces
 
 aten = torch.ops.aten
@@ -39,6 +39,27 @@ def leaves(values: Iterable[Any]) -> Iterator[Any]:
             yield from leaves(x.values())
         else:
             yield x
+
+
+@dataclass
+class Counts:
+    """
+    Launches are operations of aten, by name; views and allocations launch nothing. A library may launch several kernels
+    for one of them, so they are a lower bound. Waits are operations after which the CPU needs a result of the GPU.
+    """
+    launches: Counter = field(default_factory=Counter)
+    waits: Counter = field(default_factory=Counter)
+    live: int = 0  # bytes
+    peak: int = 0
+
+    def allocate(self, size: int) -> None:
+        """Count memory that is taken, or with a negative size given back."""
+        self.live += size
+        self.peak = max(self.peak, self.live)
+
+    def reset(self) -> None:
+        """Count anew; the memory that is in use stays."""
+        self.launches, self.waits, self.peak = Counter(), Counter(), self.live
 
 
 class SimulatedGPU:
@@ -81,7 +102,7 @@ class SimulatedGPU:
         if not getattr(storage, 'of_gpu', False) and x.device.type == 'cpu':
             storage.of_gpu = True
             self.counts.allocate(storage.nbytes())
-            weakref.finalize(storage, self.counts.free, storage.nbytes())
+            weakref.finalize(storage, self.counts.allocate, -storage.nbytes())
         return x
 
     @contextmanager
@@ -211,10 +232,6 @@ def _cuda(gpu: SimulatedGPU, func: Callable, x: Tensor, device: Any = None, non_
     return _to(gpu, torch.Tensor.to, x, CUDA, non_blocking=non_blocking)
 
 
-def _cpu(gpu: SimulatedGPU, func: Callable, x: Tensor) -> Tensor:
-    return _to(gpu, torch.Tensor.to, x, CPU)
-
-
 def _tensor(gpu: SimulatedGPU, func: Callable, data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
     if isinstance(data, Tensor) and func is torch.as_tensor:
         return _to(gpu, torch.Tensor.to, data, gpu.of(data) if device is None else device, **kwargs)
@@ -254,7 +271,7 @@ SPECIAL = {
     torch.Tensor.get_device: lambda gpu, func, x: 0 if gpu.has(x) else -1,
     torch.Tensor.to: _to,
     torch.Tensor.cuda: _cuda,
-    torch.Tensor.cpu: _cpu,
+    torch.Tensor.cpu: lambda gpu, func, x: _to(gpu, torch.Tensor.to, x, CPU),
     torch.tensor: _tensor,
     torch.as_tensor: _tensor,
     torch.Tensor.tolist: _list,

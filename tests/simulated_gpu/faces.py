@@ -11,6 +11,8 @@ from torch.nn.utils import clip_grad
 from torch.utils import checkpoint
 from torch.utils._pytree import tree_leaves
 
+NOTHING = 'set_rng_state', 'manual_seed', 'manual_seed_all', 'empty_cache', '_lazy_init'  # do nothing here
+
 
 def faces(gpu: Any) -> Iterator[ContextManager]:
     """Contexts in which functions of torch speak of this GPU."""
@@ -30,17 +32,13 @@ def faces(gpu: Any) -> Iterator[ContextManager]:
         max_memory_allocated=lambda *device: counts.peak,
         reset_peak_memory_stats=lambda *device: setattr(counts, 'peak', counts.live),
         get_rng_state=lambda *device: torch.zeros(16, dtype=torch.uint8),
-        set_rng_state=lambda *args: None,
-        manual_seed=lambda seed: None,
-        manual_seed_all=lambda seed: None,
-        empty_cache=lambda: None,
         is_current_stream_capturing=lambda: gpu.recorded is not None,
-        device=_Current,
+        device=nullcontext,  # there is but one
         CUDAGraph=type('CUDAGraph', (_Graph, ), dict(gpu=gpu)),
         Event=type('Event', (_Event, ), dict(gpu=gpu)),
         graph=lambda graph, *args, **kwargs: graph,
-        _lazy_init=lambda: None,
     )
+    of_cuda.update(dict.fromkeys(NOTHING, lambda *args: None))
     for name, function in of_cuda.items():
         yield mock.patch.object(torch.cuda, name, function)
     yield mock.patch.object(torch.autograd, '_engine_run_backward', _backward(gpu))
@@ -99,10 +97,6 @@ class _Again(checkpoint._recomputation_hook):
     def __exit__(self, *error: Any) -> None:
         self.gpu.functions.__exit__(*error)
         super().__exit__(*error)
-
-
-class _Current(nullcontext):
-    """``torch.cuda.device``: there is but one."""
 
 
 class _Generator(torch.Generator):
