@@ -25,17 +25,15 @@ class Batches(NamedTuple):
     @staticmethod
     def count(world: World, group_size: int) -> int:
         """The number of batches that differ in more than the order of the rows of a group."""
-        prompts = int(world.prompt.max()) + 1
-        return comb(len(world.prompt) // prompts + group_size - 1, group_size) ** prompts
+        return comb(len(world.prompt) // world.prompts + group_size - 1, group_size) ** world.prompts
 
     @classmethod
     def all(cls, world: World, logits: Tensor, group_size: int) -> 'Batches':
         """All batches that a policy can sample, without regard to the order of the rows of a group."""
-        prompts = int(world.prompt.max()) + 1
-        each = len(world.prompt) // prompts  # completions of a prompt
-        of_rows = world.log_prob_of_rows(logits).view(prompts, each)
+        each = len(world.prompt) // world.prompts  # completions of a prompt
+        of_rows = world.log_prob_of_rows(logits).view(-1, each)
         row, log_probability = multisets(of_rows[0], group_size)
-        for prompt in range(1, prompts):
+        for prompt in range(1, world.prompts):
             count, (group, of_group) = len(row), multisets(of_rows[prompt], group_size)
             row = torch.cat([row.repeat_interleave(len(group), 0), (group + prompt * each).repeat(count, 1)], dim=1)
             log_probability = (log_probability.unsqueeze(1) + of_group).flatten()
@@ -46,7 +44,7 @@ class Batches(NamedTuple):
             cls, world: World, logits: Tensor, group_size: int, number: int, generator: torch.Generator
     ) -> 'Batches':
         """Draw batches as the policy samples them."""
-        prompts = int(world.prompt.max()) + 1
+        prompts = world.prompts
         p = world.log_prob_of_rows(logits).exp().view(prompts, -1)
         drawn = torch.multinomial(p, number * group_size, replacement=True, generator=generator)
         drawn = (drawn + torch.arange(prompts).unsqueeze(1) * p.shape[1]).view(prompts, number, group_size)

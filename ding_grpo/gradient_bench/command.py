@@ -2,6 +2,7 @@
 import os
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any, List
 
 import click
@@ -16,6 +17,7 @@ from .estimate import Bench
 from .gradients import ADVANTAGES
 from .picture import draw
 from .table import LOSS, NAME, distinct, select, table_of, tables
+from .world import LARGEST
 
 # What can be measured in place of losses and advantages: how, what varies, and the table.
 OTHERS = dict(
@@ -25,86 +27,65 @@ OTHERS = dict(
 )
 
 
-@click.command()
-@click.option('--losses', default='all', show_default=True, type=Values(str, tuple(LOSS_PRESETS)), help='Loss presets.')
-@click.option('--advantages', default='all', show_default=True, type=Values(str, ADVANTAGES), help='Advantage methods.')
-@click.option('--group-sizes', default='2,4', show_default=True, type=Values(int, low=2), help='Rows of a group.')
-@click.option(
-    '--staleness',
-    default='0,0.1,0.5',
-    show_default=True,
-    type=Values(float, low=0),
-    help="Standard deviation of the sampling policy's logits around those of the trained policy."
+OPTIONS = [  # name, default, type (None for a flag), help
+    ('--losses', 'all', Values(str, tuple(LOSS_PRESETS)), 'Loss presets.'),
+    ('--advantages', 'all', Values(str, ADVANTAGES), 'Advantage methods.'),
+    ('--group-sizes', '2,4', Values(int, low=2), 'Rows of a group.'),
+    (
+        '--staleness', '0,0.1,0.5', Values(float, low=0),
+        "Standard deviation of the sampling policy's logits around those of the trained policy."
+    ),
+    ('--seeds', '0,1,2', Values(int, low=0), 'Worlds.'),
+    ('--vocabulary', 3, click.IntRange(2, LARGEST), 'Tokens; one ends a row.'),
+    ('--length', 3, click.IntRange(1, LARGEST), 'Maximum length.'),
+    ('--prompts', 1, click.IntRange(1), 'A batch has a group for each.'),
+    ('--rewards', '0,0.2,1', Values(float, low=-1e6), 'Values of a reward.'),
+    (
+        '--reward-of', 'all', click.Choice(['all', 'first', 'last']),
+        'What decides the reward: all tokens of a completion, its first, or its last two.'
+    ),
+    (
+        '--end-logit', 0.0, click.FloatRange(-20, 20),
+        'Added to the logit of the token that ends a row; with -4 most rows have the maximum length.'
+    ),
+    (
+        '--samples', 20_000, click.IntRange(2),
+        'All batches are enumerated if they are no more than this; otherwise so many are sampled.'
+    ),
+    ('--calls', 150, click.IntRange(2), 'The same for clip_cov, kl_cov, m2po and real.'),
+    (
+        '--extra-rows', 0, click.IntRange(0, 8),
+        'Rows that are sampled in addition; the longest of a group, as many, are dropped. Needs one prompt.'
+    ),
+    (
+        '--texts', 'one', click.Choice(['one', 'whole', 'divided']),
+        'With whole or divided, token 1 ends a text of a completion, and each text is a row, see learn.trajectories.'
+    ),
+    (
+        '--self-teacher', False, None,
+        'Measure policy.teacher.self in place of losses and advantages, with an ideal reader of contexts.'
+    ),
+    (
+        '--corrections', False, None,
+        'Measure the corrections and masks of policy.learn.off_policy in place of losses and advantages.'
+    ),
+    (
+        '--trees', False, None,
+        'Measure policy.collect.tree beside a bundle, with a loss for each reduction. A tree needs at least twice as '
+        'many rows as it has leaves.'
+    ),
+    ('--branches', 2, click.IntRange(2, 8), 'Of a tree at each of its places.'),
+    ('--out', f'runs/{NAME}', str, 'Output folder.'),
+]
+
+
+@click.command(
+    params=[
+        click.Option(
+            [name], default=default, show_default=kind is not None, type=kind, is_flag=kind is None, help=text
+        ) for name, default, kind, text in OPTIONS
+    ]
 )
-@click.option('--seeds', default='0,1,2', show_default=True, type=Values(int, low=0), help='Worlds.')
-@click.option('--vocabulary', default=3, show_default=True, type=click.IntRange(2, 6), help='Tokens; one ends a row.')
-@click.option('--length', default=3, show_default=True, type=click.IntRange(1, 6), help='Maximum length.')
-@click.option('--prompts', default=1, show_default=True, type=click.IntRange(1), help='A batch has a group for each.')
-@click.option(
-    '--rewards', default='0,0.2,1', show_default=True, type=Values(float, low=-1e6), help='Values of a reward.'
-)
-@click.option(
-    '--reward-of',
-    default='all',
-    show_default=True,
-    type=click.Choice(['all', 'first', 'last']),
-    help='What decides the reward: all tokens of a completion, its first, or its last two.'
-)
-@click.option(
-    '--end-logit',
-    default=0.0,
-    show_default=True,
-    type=click.FloatRange(-20, 20),
-    help='Added to the logit of the token that ends a row; with -4 most rows have the maximum length.'
-)
-@click.option(
-    '--samples',
-    default=20_000,
-    show_default=True,
-    type=click.IntRange(2),
-    help='All batches are enumerated if they are no more than this; otherwise so many are sampled.'
-)
-@click.option(
-    '--calls',
-    default=150,
-    show_default=True,
-    type=click.IntRange(2),
-    help='The same for clip_cov, kl_cov, m2po and real.'
-)
-@click.option(
-    '--extra-rows',
-    default=0,
-    show_default=True,
-    type=click.IntRange(0, 8),
-    help='Rows that are sampled in addition; the longest of a group, as many, are dropped. Needs one prompt.'
-)
-@click.option(
-    '--texts',
-    default='one',
-    show_default=True,
-    type=click.Choice(['one', 'whole', 'divided']),
-    help='With whole or divided, token 1 ends a text of a completion, and each text is a row, see learn.trajectories.'
-)
-@click.option(
-    '--self-teacher',
-    is_flag=True,
-    help='Measure policy.teacher.self in place of losses and advantages, with an ideal reader of contexts.'
-)
-@click.option(
-    '--corrections',
-    is_flag=True,
-    help='Measure the corrections and masks of policy.learn.off_policy in place of losses and advantages.'
-)
-@click.option(
-    '--trees',
-    is_flag=True,
-    help='Measure policy.collect.tree beside a bundle, with a loss for each reduction. A tree needs at least twice as '
-    'many rows as it has leaves.'
-)
-@click.option(
-    '--branches', default=2, show_default=True, type=click.IntRange(2, 8), help='Of a tree at each of its places.'
-)
-@click.option('--out', default=f'runs/{NAME}', show_default=True, help='Output folder.')
 def main(seeds: List[int], out: str, **options: Any) -> None:
     """Compare the gradient of every loss and advantage with the true gradient of the expected reward, in worlds that
     are small enough to enumerate. Writes gradient_bench.md, gradient_bench.csv and gradient_bench.png into --out."""
@@ -120,8 +101,7 @@ def main(seeds: List[int], out: str, **options: Any) -> None:
         click.echo(f'world {number} of {len(seeds)}, seed {seed}: {time.perf_counter() - begun:.0f} s')
     write_csv(lines, os.path.join(out, f'{NAME}.csv'))
     text = '\n\n'.join([table(lines), notes(bench, lines), f'![bias]({NAME}.png)']) + '\n'
-    with open(os.path.join(out, f'{NAME}.md'), 'w', encoding='utf-8') as f:
-        f.write(text)
+    Path(out, f'{NAME}.md').write_text(text, encoding='utf-8')
     draw(select(lines, loss=LOSS) if key == 'tree' else lines, os.path.join(out, f'{NAME}.png'), key)
     click.echo(text)
     click.echo(f'table: {os.path.join(out, NAME)}.md, every combination in {NAME}.csv; picture: {NAME}.png')

@@ -16,10 +16,9 @@ from .table import ADVANTAGE, LOSS, Line, bias_of, distinct, median_of, select
 from .world import World
 
 NO_BOUND = 1e9
-NONE = 'none'
 ROWS = dict(correction='token', row_mask=0.05)
 WAYS: Dict[str, Dict[str, Any]] = {
-    NONE: {},
+    'none': {},
     'token, bound 2': dict(correction='token'),
     'token, bound 2, outside masked': dict(correction='token', outside='mask'),
     'token, 0.5 to 5, outside masked (IcePop)': dict(correction='token', low=0.5, bound=5.0, outside='mask'),
@@ -48,7 +47,7 @@ def corrected(world: World, learner: Tensor, sampler: Tensor, row: Tensor, adv: 
     return adv
 
 
-def run(bench: Bench, seed: int) -> Iterator[Dict[str, Any]]:
+def run(bench: Bench, seed: int) -> Iterator[Line]:
     """As ``Bench.run``: one line for each way, with one loss and one advantage."""
     world, learner, change, generator = bench.world(seed)
     true = world.gradient(learner)
@@ -61,15 +60,8 @@ def run(bench: Bench, seed: int) -> Iterator[Dict[str, Any]]:
                 of_way = corrected(world, learner, sampler, batches.row, adv, way).unsqueeze(0)
                 old = learner if 'correction' in way else sampler
                 gradient, = loss_gradients(LOSS_PRESETS[LOSS], world, learner, old, batches.row, of_way)
-                yield dict(
-                    loss=name,
-                    advantage=ADVANTAGE,
-                    seed=seed,
-                    staleness=staleness,
-                    group_size=size,
-                    kl=world.divergence(sampler, learner).item(),
-                    **estimate(gradient, batches.probability, true, batches.exact)._asdict()
-                )
+                found = estimate(gradient, batches.probability, true, batches.exact)
+                yield found.line(seed, size, name, ADVANTAGE, staleness, world.divergence(sampler, learner).item())
 
 
 def table(lines: List[Line]) -> str:

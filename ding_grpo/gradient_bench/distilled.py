@@ -9,7 +9,7 @@ The policy gradient weights grad log p(a | s) by V(s a) - V(s), reverse KL by lo
 which is t (V(s a) - V(s)) / V(s).
 """
 from itertools import product
-from typing import Any, Dict, Iterator
+from typing import Iterator
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from ding_grpo.rl_utils import DIVERGENCES, LinearOutput, linear_divergence, sam
 
 from .batches import Batches
 from .estimate import Bench, estimate
+from .table import Line
 from .world import World
 
 TRUST = (0.5, 0.9)
@@ -55,7 +56,7 @@ def steps(world: World, logits: Tensor, divergence: str, exact: bool, trust: flo
     return -torch.stack([torch.autograd.grad(x, table, retain_graph=True)[0].flatten() for x in found])
 
 
-def run(bench: Bench, seed: int) -> Iterator[Dict[str, Any]]:
+def run(bench: Bench, seed: int) -> Iterator[Line]:
     """As ``Bench.run``, without staleness: one line for each divergence, form and trust."""
     world, learner, _, generator = bench.world(seed)
     true = world.gradient(learner)
@@ -65,12 +66,4 @@ def run(bench: Bench, seed: int) -> Iterator[Dict[str, Any]]:
             of_rows = steps(world, learner, divergence, exact, trust)
             found = estimate(of_rows[batches.row].mean(1), batches.probability, true, batches.exact)
             how = 'exact' if exact else 'sampled'
-            yield dict(
-                loss=f'{divergence}, {how}, trust {trust:g}',
-                advantage='none',
-                seed=seed,
-                staleness=0.,
-                group_size=size,
-                kl=0.,
-                **found._asdict()
-            )
+            yield found.line(seed, size, f'{divergence}, {how}, trust {trust:g}')

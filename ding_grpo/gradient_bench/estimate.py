@@ -1,6 +1,6 @@
 """Bias and variance of the gradient of each loss, in one world."""
 from itertools import product
-from typing import Any, Dict, Iterator, NamedTuple, Sequence, Tuple
+from typing import Iterator, NamedTuple, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from ding_grpo.rl_utils import LOSS_PRESETS
 
 from .batches import Batches
 from .gradients import ADVANTAGES, advantages, loss_gradients
+from .table import Line
 from .world import END, World
 
 
@@ -21,6 +22,19 @@ class Estimate(NamedTuple):
     batch_cosine: float  # mean cosine of g and h, where a batch with g = 0 counts as 0
     standard_error: float  # of E g, divided by |E g|; 0 if all batches were enumerated
     batches: int
+
+    def line(
+            self,
+            seed: int,
+            size: int,
+            loss: str,
+            advantage: str = 'none',
+            staleness: float = 0.,
+            kl: float = 0.
+    ) -> Line:
+        """A line of the table of a run, for groups of this size."""
+        where = dict(loss=loss, advantage=advantage, seed=seed, staleness=staleness, group_size=size, kl=kl)
+        return dict(where, **self._asdict())
 
 
 def estimate(gradient: Tensor, probability: Tensor, true: Tensor, exact: bool) -> Estimate:
@@ -75,7 +89,7 @@ class Bench(NamedTuple):
             world = world.with_reward_of(self.reward_of == 'last', self.rewards, generator)
         return world, learner, change, generator
 
-    def run(self, seed: int) -> Iterator[Dict[str, Any]]:
+    def run(self, seed: int) -> Iterator[Line]:
         """Measure everything in the world of one seed, which draws the policy, the rewards and the older policy. Yields
         one line for each combination, with the fields of ``Estimate``."""
         world, learner, change, generator = self.world(seed)
@@ -84,8 +98,7 @@ class Bench(NamedTuple):
         together = [n for n in self.losses if n not in one_by_one]
         for staleness, size in product(self.staleness, self.group_sizes):
             sampler = learner + staleness * change
-            where = dict(seed=seed, staleness=staleness, group_size=size)
-            where['kl'] = world.divergence(sampler, learner).item()
+            kl = world.divergence(sampler, learner).item()
             for losses, most in ((together, self.samples), (one_by_one, self.calls)):
                 if not losses:
                     continue
@@ -100,4 +113,4 @@ class Bench(NamedTuple):
                     )
                     for method, gradient in zip(self.advantages, gradients):
                         found = estimate(gradient, batches.probability, true, batches.exact)
-                        yield dict(loss=loss, advantage=method, **where, **found._asdict())
+                        yield found.line(seed, size, loss, method, staleness, kl)

@@ -31,8 +31,7 @@ def advantages(name: str, world: World, learner: Tensor, sampler: Tensor, row: T
         return torch.cat([advantages(name, world, learner, sampler, one) for one in row[example].split(1)])[kind]
     flat, weight = row.flatten(), world.weight[row.flatten()]
     reward, length = world.reward[flat], weight.sum(1)
-    prompts = int(world.prompt.max()) + 1
-    group = torch.arange(len(row)).repeat_interleave(row.shape[1]) * prompts + world.prompt[flat]
+    group = torch.arange(len(row)).repeat_interleave(row.shape[1]) * world.prompts + world.prompt[flat]
     if name in ADVANTAGE_METHODS:
         adv = group_advantage(reward, group, name, length=length).unsqueeze(1).expand_as(weight)
         return adv.reshape(*row.shape, -1)

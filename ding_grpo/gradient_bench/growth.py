@@ -2,7 +2,7 @@
 from itertools import chain
 from math import comb, prod
 from random import Random
-from typing import Dict, Iterator, List, NamedTuple, Protocol, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -50,31 +50,22 @@ class TooMany(Exception):
     """There are more trees than may be enumerated."""
 
 
-class Growing(Protocol):
-    """How one of the trees of a group is sampled."""
-    size: int  # rows of a tree
-
-    def all(self, most: int) -> Forms:
-        """All of them, without regard to the order of branches. Raises ``TooMany`` if the branches at a place have more
-        than ``most`` outcomes."""
-
-    def draw(self, random: Random) -> Branch:
-        """One of them, in the order that ``all`` gives to its branches."""
-
-
-class Growth(Growing):
-    """As the policy samples, with one prompt: rows divide by a plan."""
+class Growth:
+    """How one of the trees of a group is sampled, with one prompt: rows divide by a plan."""
 
     def __init__(self, logits: Tensor, length: int, plan: TreePlan) -> None:
         self._p, self._length, self._plan = logits.softmax(-1).tolist(), length, plan
         self.entropy: List[float] = entropy(logits).tolist()  # of the token after each last one
-        self.size = prod(plan.branches)
+        self.size = prod(plan.branches)  # rows of a tree
         self._root = plan.begin(list(range(self.size)))[0]
 
     def all(self, most: int) -> Forms:
+        """All of them, without regard to the order of branches. Raises ``TooMany`` if the branches at a place have more
+        than ``most`` outcomes."""
         return self.grown(self._root, (), most)
 
     def draw(self, random: Random) -> Branch:
+        """One of them, in the order that ``all`` gives to its branches."""
         return self.drawn(self._root, (), random)
 
     def grown(self, node: Node, before: Text, most: int) -> Forms:
@@ -115,13 +106,13 @@ class Growth(Growing):
         return node.divided(self._plan.branches[node.level], tokens)
 
 
-class ByWholeRow(Growing):
-    """A row is sampled to its end, and others branch where its entropy was largest, from its second token on. No
-    ``TreePlan`` has such a place: it is found by what the row becomes."""
+class ByWholeRow:
+    """As ``Growth``, but a row is sampled to its end, and others branch where its entropy was largest, from its second
+    token on. No ``TreePlan`` has such a place: it is found by what the row becomes."""
 
     def __init__(self, logits: Tensor, length: int, branches: int) -> None:
         self._rows, self._alone = Growth(logits, length, TreePlan((), bool)), Node([0], 0)
-        self.size = branches
+        self.size = branches  # rows of a tree
 
     def all(self, most: int) -> Forms:
         found: Forms = {}
@@ -153,6 +144,9 @@ class ByWholeRow(Growing):
     def _tree(row: Branch, place: int, others: List[Branch]) -> Branch:
         """Sorted, because it makes no difference which was first."""
         return Branch(row.tokens[:place], tuple(sorted([Branch(row.tokens[place:]), *others])))
+
+
+Growing = Union[Growth, ByWholeRow]
 
 
 def state(before: Text) -> int:

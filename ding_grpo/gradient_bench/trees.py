@@ -69,7 +69,7 @@ def advantages(world: World, groups: Groups, method: str) -> Tensor:
     return adv.view(groups.leader.shape)
 
 
-def run(bench: Bench, seed: int) -> Iterator[Dict[str, Any]]:
+def run(bench: Bench, seed: int) -> Iterator[Line]:
     """As ``Bench.run``, without staleness: one line for each way to sample, reduction and advantage."""
     world, learner, _, generator = bench.world(seed)
     true = world.gradient(learner)
@@ -91,17 +91,12 @@ def run(bench: Bench, seed: int) -> Iterator[Dict[str, Any]]:
                 gradients = loss_gradients(LOSS_PRESETS[loss], world, learner, learner, groups.row, chosen)
                 for method, gradient in zip(methods, gradients):
                     found = estimate(gradient, groups.probability, true, groups.exact)
+                    at_equal_tokens = found.noise * (tokens / bundle) ** 0.5
                     yield dict(
+                        found.line(seed, size, loss, method),
                         tree=name,
-                        loss=loss,
-                        advantage=method,
-                        seed=seed,
-                        staleness=0.,
-                        group_size=size,
-                        kl=0.,
                         tokens=tokens,
-                        noise_at_equal_tokens=found.noise * (tokens / bundle) ** 0.5,
-                        **found._asdict()
+                        noise_at_equal_tokens=at_equal_tokens
                     )
 
 

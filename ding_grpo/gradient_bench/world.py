@@ -20,6 +20,10 @@ class World(NamedTuple):
     prompt: Tensor  # (C, ) in 0 .. P - 1
     text: Tensor  # (C, S): number of the text to which each token belongs, where a completion has several
 
+    @property
+    def prompts(self) -> int:
+        return int(self.prompt.max()) + 1
+
     @classmethod
     def make(
             cls,
@@ -85,7 +89,7 @@ class World(NamedTuple):
         return self.log_prob(logits).sum(1)
 
     def expected_reward(self, logits: Tensor) -> Tensor:
-        return (self.log_prob_of_rows(logits).exp() * self.reward).sum() / (self.prompt.max() + 1)
+        return (self.log_prob_of_rows(logits).exp() * self.reward).sum() / self.prompts
 
     def gradient(self, logits: Tensor) -> Tensor:
         """The exact gradient of ``expected_reward``: (D, )."""
@@ -95,7 +99,7 @@ class World(NamedTuple):
     def divergence(self, sampler: Tensor, learner: Tensor) -> Tensor:
         """KL(sampler || learner) of a completion, mean over the prompts."""
         old, new = self.log_prob_of_rows(sampler), self.log_prob_of_rows(learner)
-        return (old.exp() * (old - new)).sum() / (self.prompt.max() + 1)
+        return (old.exp() * (old - new)).sum() / self.prompts
 
     def greedy(self, logits: Tensor) -> Tensor:
         """Reward of the greedy completion of each prompt: (P, )."""
