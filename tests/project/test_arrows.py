@@ -143,18 +143,10 @@ def test_every_text_file_is_opened_with_an_encoding():
 
 @pytest.mark.parametrize('part', ['ding_grpo.rl_utils', 'ding_grpo.rollout'])
 def test_needs_torch_alone(part):
-    outside = {
-        b.split('.')[0]
-        for a, b in imports() if part_of(a) == part and a != 'ding_grpo.rl_utils.ppo_losses.shared'
-    }
+    outside = {b.split('.')[0] for a, b in imports() if part_of(a) == part}
     assert outside <= {
         'torch', 'typing', 'collections', 'dataclasses', 'math', 'functools', 'inspect', 'platform', 'ding_grpo'
     }
-
-
-def test_ppo_alone_is_made_of_di_engines_losses():
-    outside = {(a, b) for a, b in imports() if a.startswith('ding_grpo.rl_utils') and b.split('.')[0] == 'ding'}
-    assert outside == {('ding_grpo.rl_utils.ppo_losses.shared', 'ding.rl_utils')}
 
 
 def test_no_weights_in_the_environment():

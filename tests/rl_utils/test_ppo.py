@@ -129,11 +129,12 @@ class TestDualClip:
         assert self.one(ratio, adv, bound) == pytest.approx(of_ding)
         assert self.one(ratio, adv, bound, dual_clip_negative=True) == pytest.approx(negative_alone)
 
-    def test_a_ratio_out_of_range_has_the_gradient_zero(self):
+    @pytest.mark.parametrize('options', [dict(), dict(dual_clip_negative=True)], ids=str)
+    def test_a_ratio_out_of_range_has_the_gradient_zero(self, options):
         new, old = (dict(mu=torch.tensor([[mu]]), sigma=torch.tensor([[0.01]])) for mu in (1., -1.))
         new['mu'].requires_grad_()
         data = ppo_policy_data_continuous(new, old, torch.tensor([[1.]]), torch.tensor([1.]), None)
-        loss, _ = ppo_policy_error_continuous(data, dual_clip_negative=True)
+        loss, _ = ppo_policy_error_continuous(data, **options)
         loss.policy_loss.backward()
         assert loss.policy_loss.item() == pytest.approx(-1.2) and new['mu'].grad.item() == 0
 

@@ -1,6 +1,4 @@
 """The forms of data that DI-engine's PPO takes. Expected numbers are those of the installed DI-engine."""
-from collections import namedtuple
-
 import pytest
 import torch
 from ding.rl_utils import ppo as ding_ppo
@@ -80,21 +78,6 @@ class TestDiscrete:
         value = torch.randn(24, 1)
         loss, _ = ppo_error((self.new, self.old, self.action, value, value, self.adv, value + 2, None))
         assert loss.value_loss.item() == pytest.approx(2)
-
-    def test_both_releases_of_di_engine(self, monkeypatch):
-        """Main's namedtuples have one field more, the release's have not; both must be filled."""
-        data = ppo_data(self.new, self.old, self.action, *[self.adv.float()] * 4, None, self.new)
-        expected, seen = ppo_error(data), []
-
-        def main(data, clip_ratio, dual_clip):
-            seen.append(data.logit_pretrained)
-            return installed(kind(*data[:len(kind._fields)]), clip_ratio, dual_clip)
-
-        installed, kind = ding_ppo.ppo_policy_error, ding_ppo.ppo_policy_data
-        longer = namedtuple('ppo_policy_data', [*kind._fields[:5], 'logit_pretrained'])
-        monkeypatch.setattr(ding_ppo, 'ppo_policy_data', longer)
-        monkeypatch.setattr(ding_ppo, 'ppo_policy_error', main)
-        assert ppo_error(data) == expected and seen == [None]
 
 
 class TestContinuous:

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.distributions import Independent, Normal
 
 from .fields import check_continuous, part, ppo_data_continuous, ppo_policy_data_continuous, ppo_value_data, read
-from .shared import LogProbData, check_options, error_of_ding, log_prob_error, masked, ppo_loss, ppo_value_error
+from .shared import LogProbData, check_options, log_prob_error, masked, ppo_loss, ppo_value_error
 
 
 def ppo_error_continuous(
@@ -47,8 +47,7 @@ def ppo_policy_error_continuous(
         - data (:obj:`namedtuple`): ``ppo_policy_data_continuous``; ``weight`` may be None, ``logit_pretrained`` \
             (a dict of ``mu`` and ``sigma`` like the others) left out.
         - dual_clip (:obj:`Optional[float]`): Bound c >= 1 of the ratio, see ``dual_clip_negative``.
-        - dual_clip_negative (:obj:`bool`): Whether ``dual_clip`` applies to negative advantages only, as in its \
-            paper. The policy loss is then computed here, and ratios that overflow do not affect the gradient.
+        - dual_clip_negative (:obj:`bool`): Whether ``dual_clip`` applies to negative advantages only, as in its paper.
     Shapes:
         - mu_sigma_new (:obj:`Dict[str, torch.FloatTensor]`): ``mu`` and ``sigma``, each of the shape of ``action`` or \
             of one that broadcasts to it
@@ -63,23 +62,16 @@ def ppo_policy_error_continuous(
     check_options(clip_ratio, dual_clip, kl_type)
     data = check_continuous(read(ppo_policy_data_continuous, data))
 
-    if dual_clip_negative or dual_clip == 1:  # DI-engine refuses 1 here, although its discrete form accepts it
-        logps = [
-            None if d is None else _normal(d).log_prob(data.action)
-            for d in (data.mu_sigma_new, data.mu_sigma_old, data.logit_pretrained)
-        ]
-        own = LogProbData(*logps, _normal(data.mu_sigma_new).entropy(), data.adv, data.weight)
-        return masked(
-            lambda d: log_prob_error(d, clip_ratio, dual_clip, kl_type, dual_clip_negative), own, mask_loss,
-            mask_metrics
-        )
+    def error(d: namedtuple) -> Tuple[namedtuple, namedtuple]:
+        new = _normal(d.mu_sigma_new)
+        logp, old, entropy = new.log_prob(d.action), _normal(d.mu_sigma_old).log_prob(d.action), new.entropy()
+        log_ratio = None
+        if d.logit_pretrained is not None:
+            log_ratio = _normal(d.mu_sigma_new).log_prob(d.action) - _normal(d.logit_pretrained).log_prob(d.action)
+        own = LogProbData(logp, old, log_ratio, entropy, d.adv, d.weight)
+        return log_prob_error(own, clip_ratio, dual_clip, kl_type, dual_clip_negative)
 
-    def of_ding(d: namedtuple) -> Tuple[namedtuple, namedtuple]:
-        return error_of_ding(
-            d, d.mu_sigma_new['mu'], lambda x: _normal(x).log_prob(d.action), clip_ratio, dual_clip, kl_type
-        )
-
-    return masked(of_ding, data, mask_loss, mask_metrics)
+    return masked(error, data, mask_loss, mask_metrics)
 
 
 def _normal(mu_sigma: Dict[str, Tensor]) -> Independent:

@@ -3,12 +3,13 @@ from collections import namedtuple
 from typing import Any, Dict, Optional, Sequence, Tuple
 
 import torch
+from torch.distributions import Categorical
 
 from ding_grpo.rl_utils.check import check_tensor
 from ding_grpo.rl_utils.log_probs.log_prob import LogProbFunction, entropy, log_probs, naive_method
 
 from .fields import check_discrete, in_rows, part, ppo_data, ppo_policy_data, ppo_value_data, read
-from .shared import LogProbData, check_options, error_of_ding, log_prob_error, masked, ppo_loss, ppo_value_error
+from .shared import LogProbData, check_options, log_prob_error, masked, ppo_loss, ppo_value_error
 
 
 def shape_fn_ppo(args: Sequence, kwargs: Dict[str, Any]) -> torch.Size:
@@ -85,12 +86,19 @@ def ppo_policy_error(
     if log_prob_fn is not None:
         check_tensor('adv', data.adv, tuple(data.action.shape), 'that of action', 'numbers')
         logits = {name: getattr(data, name) for name in ('logit_new', 'logit_old', 'logit_pretrained')}
-        logps = log_probs(logits, data.action, data.weight, log_prob_fn)
-        own = LogProbData(*logps, entropy(data.logit_new) if entropy_bonus else None, data.adv, data.weight)
+        new, old, pretrained = log_probs(logits, data.action, data.weight, log_prob_fn)
+        log_ratio = None if pretrained is None else new - pretrained
+        of_new = entropy(data.logit_new) if entropy_bonus else None
+        own = LogProbData(new, old, log_ratio, of_new, data.adv, data.weight)
         return masked(lambda d: log_prob_error(d, clip_ratio, dual_clip, kl_type), own, mask_loss, mask_metrics)
 
-    def of_ding(d: namedtuple) -> Tuple[namedtuple, namedtuple]:
-        return error_of_ding(d, d.logit_new, lambda x: naive_method(x, d.action), clip_ratio, dual_clip, kl_type)
+    def error(d: namedtuple) -> Tuple[namedtuple, namedtuple]:
+        new, old = (Categorical(logits=x) for x in (d.logit_new, d.logit_old))
+        log_ratio = None
+        if d.logit_pretrained is not None:
+            log_ratio = naive_method(d.logit_new, d.action) - naive_method(d.logit_pretrained, d.action)
+        of_new = new.entropy() if entropy_bonus else None
+        own = LogProbData(new.log_prob(d.action), old.log_prob(d.action), log_ratio, of_new, d.adv, d.weight)
+        return log_prob_error(own, clip_ratio, dual_clip, kl_type)
 
-    loss, info = masked(of_ding, data, mask_loss, mask_metrics)
-    return loss if entropy_bonus else loss._replace(entropy_loss=torch.zeros_like(loss.kl_div)), info
+    return masked(error, data, mask_loss, mask_metrics)

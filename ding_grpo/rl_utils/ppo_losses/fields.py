@@ -50,10 +50,8 @@ def _required(kind: Any) -> Sequence[str]:
 
 
 def part(kind: Any, data: namedtuple) -> namedtuple:
-    """Some of the fields of ``data`` as a namedtuple of this module or of DI-engine. The latter never gets the
-    pretrained policy: DI-engine's release does not implement its KL."""
-    own = kind.__module__ == __name__
-    return kind(*(None if f == 'logit_pretrained' and not own else getattr(data, f) for f in kind._fields))
+    """Some of the fields of ``data``."""
+    return kind(*(getattr(data, f) for f in kind._fields))
 
 
 def select(data: namedtuple, rows: Tensor) -> namedtuple:

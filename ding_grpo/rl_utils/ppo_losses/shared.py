@@ -1,7 +1,6 @@
 """What the losses of PPO for discrete and for continuous actions share."""
 from collections import namedtuple
-from types import ModuleType
-from typing import Any, Callable, Optional, Tuple
+from typing import Callable, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -10,21 +9,15 @@ from ding_grpo.rl_utils.check import check_choice, check_floats, check_number, c
 from ding_grpo.rl_utils.kl import KL_TYPES, bounded, calculate_kl_div
 from ding_grpo.rl_utils.surrogates import clip_surrogate
 
-from .fields import part, ppo_value_data, read, select
+from .fields import ppo_value_data, read, select
 
 ppo_loss = namedtuple('ppo_loss', ['policy_loss', 'value_loss', 'entropy_loss', 'kl_div'])
 ppo_policy_loss = namedtuple('ppo_policy_loss', ['policy_loss', 'entropy_loss', 'kl_div'])
 ppo_info = namedtuple('ppo_info', ['approx_kl', 'clipfrac'])
 
-
-def of_ding() -> ModuleType:
-    """DI-engine's losses, imported with the first call: the others of this package need torch alone."""
-    from ding.rl_utils import ppo
-    return ppo
-
-
-# A batch as numbers per position; each field has the shape of adv, or (M, ) for the M positions that count.
-LogProbData = namedtuple('LogProbData', ['logp_new', 'logp_old', 'logp_pretrained', 'entropy', 'adv', 'weight'])
+# A batch as numbers per position; each field has the shape of adv, or (M, ) for the M positions that count. Those of
+# the policy may have one dimension more, for agents. ``log_ratio`` is that to the pretrained policy.
+LogProbData = namedtuple('LogProbData', ['logp_new', 'logp_old', 'log_ratio', 'entropy', 'adv', 'weight'])
 
 
 def log_prob_error(
@@ -34,26 +27,25 @@ def log_prob_error(
         kl_type: str,
         dual_clip_negative: bool = True
 ) -> Tuple[namedtuple, namedtuple]:
-    if data.adv.numel() == 0:
-        return nothing(data.logp_new)
     weight = torch.ones_like(data.adv) if data.weight is None else data.weight
     low, high = 1 - clip_ratio, 1 + clip_ratio
-    ratio = bounded(data.logp_new - data.logp_old).exp()
+    ratio, entropy = bounded(data.logp_new - data.logp_old).exp(), data.entropy
+    if ratio.shape != data.adv.shape:  # the mean over agents, as in DI-engine
+        ratio, entropy = ratio.mean(1), None if entropy is None else entropy.mean(1)
     objective = clip_surrogate(ratio, data.adv, data.logp_new, low, high)
     if dual_clip is not None:
         bound = torch.max(objective, dual_clip * data.adv)
         objective = torch.where(data.adv < 0, bound, objective) if dual_clip_negative else bound
     zero = objective.new_zeros(())
     loss = ppo_policy_loss(
-        policy_loss=-(objective * weight).mean(),
-        entropy_loss=zero if data.entropy is None else (data.entropy * weight).mean(),
-        kl_div=zero
-        if data.logp_pretrained is None else calculate_kl_div(data.logp_new - data.logp_pretrained, kl_type),
+        policy_loss=(-objective * weight).mean(),
+        entropy_loss=zero if entropy is None else (entropy * weight).mean(),
+        kl_div=zero if data.log_ratio is None else calculate_kl_div(data.log_ratio, kl_type),
     )
     with torch.no_grad():
         info = ppo_info(
             approx_kl=(data.logp_old - data.logp_new).mean().item(),
-            clipfrac=((ratio < low) | (ratio > high)).double().mean().item(),
+            clipfrac=((ratio < low) | (ratio > high)).float().mean().item(),
         )
     return loss, info
 
@@ -62,37 +54,24 @@ def masked(
         error: Callable[[namedtuple], Tuple[namedtuple, namedtuple]], data: namedtuple, mask_loss: bool,
         mask_metrics: bool
 ) -> Tuple[namedtuple, namedtuple]:
-    """Apply ``error`` to all positions or only to those that count, separately for the loss and for the metrics."""
+    """Apply ``error`` to all positions or only to those that count, separately for the loss and for the metrics. The
+    loss of no position is 0, with a gradient of 0."""
+
+    def of(positions: namedtuple) -> Tuple[namedtuple, namedtuple]:
+        if positions.adv.numel() > 0:
+            return error(positions)
+        policy = positions[0]
+        zero = (policy['mu'] if isinstance(policy, dict) else policy).sum()
+        return ppo_policy_loss(zero, zero, zero), ppo_info(0., 0.)
+
     if data.weight is None or not (mask_loss or mask_metrics) or (data.weight != 0).all():
-        return error(data)
+        return of(data)
     inside = select(data, data.weight != 0)
-    loss, info = error(inside if mask_loss else data)
+    loss, info = of(inside if mask_loss else data)
     if mask_loss != mask_metrics:
         with torch.no_grad():
-            _, info = error(inside if mask_metrics else data)
+            _, info = of(inside if mask_metrics else data)
     return loss, info
-
-
-def nothing(empty: Tensor) -> Tuple[namedtuple, namedtuple]:
-    """The loss of an empty batch: 0, with a gradient of 0."""
-    zero = empty.sum()
-    return ppo_policy_loss(zero, zero, zero), ppo_info(0., 0.)
-
-
-def error_of_ding(
-        data: namedtuple, like: Tensor, log_prob: Callable[[Any], Tensor], clip_ratio: float,
-        dual_clip: Optional[float], kl_type: str
-) -> Tuple[namedtuple, namedtuple]:
-    """DI-engine's policy loss of the data of its name, with the KL to the pretrained policy. ``log_prob`` computes the
-    log-probabilities of the actions under a policy, such as the new one, the first field."""
-    if data.adv.numel() == 0:
-        return nothing(like)
-    ding, name = of_ding(), type(data).__name__
-    loss, info = getattr(ding, name.replace('data', 'error'))(part(getattr(ding, name), data), clip_ratio, dual_clip)
-    kl_div = loss.policy_loss.new_zeros(())
-    if data.logit_pretrained is not None:
-        kl_div = calculate_kl_div(log_prob(data[0]) - log_prob(data.logit_pretrained), kl_type)
-    return ppo_policy_loss(loss.policy_loss, loss.entropy_loss, kl_div), info
 
 
 def ppo_value_error(
@@ -122,9 +101,13 @@ def ppo_value_error(
     check_tensor('weight', data.weight, shape, 'that of value_new', 'numbers', optional=True)
     if mask_loss and data.weight is not None:
         data = select(data, data.weight != 0)
-    if data.value_new.numel() == 0:
-        return data.value_new.sum()
-    return of_ding().ppo_value_error(data, clip_ratio, use_value_clip)
+    new, old, target, weight = data
+    if new.numel() == 0:
+        return new.sum()
+    error = (target - new) ** 2
+    if use_value_clip:
+        error = torch.max(error, (target - (old + (new - old).clamp(-clip_ratio, clip_ratio))) ** 2)
+    return 0.5 * (error if weight is None else error * weight).mean()
 
 
 def check_options(clip_ratio: float, dual_clip: Optional[float] = None, kl_type: str = 'k1') -> None:
