@@ -4,10 +4,11 @@ import torch
 
 from ding_common import ConfigError
 from ding_grpo.data.batch import Batch
-from ding_grpo.rl_utils import supervised_data, supervised_error
+from ding_grpo.rl_utils import sequence_mean, supervised_data, supervised_error
 from dizoo_llm.envs import TokenEnv
 from tests.dizoo_llm.helper import Prompts
-from tests.policies import ALONE, gradient, sample_groups, token_policy, update, vector
+from tests.extras.plain import assert_step, plain_log_probs
+from tests.policies import ALONE, sample_groups, token_policy, update
 
 ENV = dict(max_new_tokens=10)
 
@@ -40,17 +41,11 @@ def test_error_by_hand():
 
 def test_the_gradient_is_that_of_the_answers_under_transformers():
     policy = shown(**ALONE, share=0.5, weight=2., learning_rate=1e-9)
-    batch, lm = Batch.of(sample_groups(policy)), policy.model.lm
+    batch = Batch.of(sample_groups(policy))
     drawn = draw(policy, len(batch), policy.updater.step_seed)
     assert len(drawn) == 4
-    expected = 0.
-    for prompt, answer in answers(drawn):
-        logp = lm(torch.cat([prompt, answer]).unsqueeze(0)).logits[0, len(prompt) - 1:-1].log_softmax(-1)
-        expected = expected - logp.gather(1, answer.unsqueeze(1)).mean() / 4
-    gradients = vector(torch.autograd.grad(2 * expected, list(lm.parameters())))
-    metrics = policy.updater.step(policy.learning.to_learn(batch))
-    clipped = min(1, policy.cfg.learn.grad_clip_value / metrics['grad_norm'])
-    assert torch.allclose(gradient(policy), gradients * clipped, atol=1e-6)
+    expected = -sequence_mean(plain_log_probs(policy.model, drawn), drawn.weight)
+    metrics = assert_step(policy, policy.learning.to_learn(batch), 2 * expected)
     assert metrics['total_loss'] == pytest.approx(2 * expected.item(), abs=1e-5)
     assert metrics['demonstration_nll'] > 1 and 'demonstration_nll' in policy.learn_mode.monitor_vars()
 

@@ -11,7 +11,8 @@ from ding_grpo.rl_utils import exact_kl, sequence_mean
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.text.tokenizer import build_word_tokenizer
 from tests.cases import long
-from tests.policies import ALONE, gradient, sample_groups, token_policy, update, vector, weights
+from tests.extras.plain import assert_step, plain_logits, refused
+from tests.policies import ALONE, sample_groups, token_policy, update, vector, weights
 from tests.shipped import small
 
 
@@ -48,30 +49,16 @@ def teacher_of(policy):
     return policy.terms['teacher'].teacher
 
 
-def plain_logits(model, batch, size):
-    """(B, S, V) with each row read alone by ``transformers``."""
-    found = torch.zeros(*batch.action.shape, size)
-    for row, prompt in enumerate(batch.prompts):
-        ids = torch.cat([prompt, batch.action[row, :batch.length[row]]])
-        logits = model.lm(ids.unsqueeze(0)).logits[0, len(prompt) - 1:-1, :size]
-        found[row, :batch.length[row]] = logits
-    return found
-
-
 class TestAlone:
 
     def test_the_gradient_is_that_of_the_plain_kl(self, folder):
         """Over the whole vocabulary, on rows of the policy, from logits that transformers computes row by row."""
         policy = taught(folder, learning_rate=1e-9, weight_decay=0.)
-        teacher, vocabulary = teacher_of(policy).model, len(TokenEnv().tokenizer)
-        batch = Batch.of(sample_groups(policy))
-        assert teacher.output_tokens == vocabulary
-        kl = exact_kl(*(plain_logits(m, batch, vocabulary) for m in (policy.model, teacher)))
+        teacher, batch = teacher_of(policy).model, Batch.of(sample_groups(policy))
+        assert teacher.output_tokens == policy.model.output_tokens == len(TokenEnv().tokenizer)
+        kl = exact_kl(*(plain_logits(model, batch) for model in (policy.model, teacher)))
         expected = sequence_mean(kl, batch.weight)
-        gradients = vector(torch.autograd.grad(expected, list(policy.model.parameters())))
-        metrics = policy.updater.step(policy.learning.to_learn(batch))
-        clipped = min(1, policy.cfg.learn.grad_clip_value / metrics['grad_norm'])
-        assert torch.allclose(gradient(policy), gradients * clipped, atol=1e-6)
+        metrics = assert_step(policy, policy.learning.to_learn(batch), expected)
         for name in ('teacher_loss', 'total_loss'):
             assert metrics[name] == pytest.approx(expected.item(), abs=1e-6) and expected > 0.01
         assert 'teacher_kl' in policy.learn_mode.monitor_vars()
@@ -210,9 +197,8 @@ class TestConfig:
         ids=str
     )
     def test_one_line_for_a_wrong_one(self, folder, changes, message):
-        with pytest.raises(ConfigError, match=message) as caught:
+        with refused(message):
             taught(folder, **changes)
-        assert '\n' not in str(caught.value)
 
     def test_a_missing_or_short_teacher(self, tmp_path):
         with pytest.raises(ConfigError, match="policy.teacher.pretrained = 'nowhere/here'"):
