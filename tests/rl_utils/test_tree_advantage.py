@@ -73,11 +73,5 @@ def test_nodes():
     assert total.tolist() == [[1, 1, 0], [1, 0, 0], [0.5, 0.5, 0], [0.5, 0, 0]]
 
 
-def test_what_it_refuses():
-    with pytest.raises(ValueError, match="method = 'batch'"):
-        tree_advantage(RETURN, LEADER, GROUP, 'batch')
-    with pytest.raises(ValueError, match='leader'):
-        tree_advantage(RETURN, LEADER.float(), GROUP)
-    with pytest.raises(ValueError, match='leader'):
-        tree_advantage(RETURN, LEADER[:2], GROUP)
+def test_no_rows():
     assert tree_advantage(RETURN[:0], LEADER[:0], GROUP[:0]).shape == (0, 3)

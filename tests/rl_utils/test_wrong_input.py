@@ -6,11 +6,11 @@ import torch
 
 from ding_grpo.rl_utils import (
     SURROGATES, LinearOutput, PPOLoss, TokenRules, efficient_method, equal_groups, exact_kl, gae_advantage, grpo_data,
-    grpo_error, grpo_policy_data, grpo_policy_error, group_advantage, kl_estimate, less_efficient_method,
+    grpo_error, grpo_policy_data, grpo_policy_error, group_advantage, kl_estimate, less_efficient_method, high_entropy,
     linear_divergence, linear_log_prob, naive_method, ppo_data, ppo_error, ppo_policy_data, ppo_policy_data_continuous,
-    ppo_policy_error, ppo_policy_error_continuous, ppo_value_data, ppo_value_error, return_to_go, rloo_policy_data,
-    rloo_policy_error, sampled_divergence, sampler_correction, sequence_mean, step_advantage, token_advantage,
-    value_error
+    ppo_policy_error, ppo_policy_error_continuous, ppo_value_data, ppo_value_error, preference_data, preference_error,
+    return_to_go, rloo_policy_data, rloo_policy_error, sampled_divergence, sampler_correction, sequence_mean,
+    step_advantage, token_advantage, tree_advantage, value_error
 )
 
 B, S, V, H = 2, 3, 7, 4
@@ -71,6 +71,13 @@ OF_SURROGATES = [
     ('clip_cov', dict(generator=3), r"options\['generator'\] of int: must be a torch.Generator"),
     ('vespo', dict(k_neg=0), r"surrogate_options\['k_neg'\] = 0"),
     ('cpgd', dict(drift=True), r"surrogate_options\['drift'\] = True"),
+    ('fipo', dict(half_life=0.), 'half_life'),
+    ('fipo', dict(range_low=1.5), 'range_low'),
+    ('fipo', dict(safety=0.5), 'safety'),
+    ('fipo', dict(dual_clip=1.), 'dual_clip'),
+    ('m2po', dict(budget=0.), 'budget'),
+    ('real', dict(tau=0.), 'tau'),
+    ('flash_reinforce', dict(delta=-1.), 'delta'),
 ]
 CASES = [
     case for method in (naive_method, efficient_method, less_efficient_method) for case in refuses(
@@ -132,6 +139,7 @@ CASES = [
         (dict(surrogate='sapo', delta=2.), 'delta = 2.0'),
         (dict(clip_range=0.1), 'clip_range = 0.1: is not an option of the loss; its options are ratio, surrogate'),
         (dict(logp_ref=None), 'beta'),
+        (dict(surrogate='real'), 'group'),
         *((dict(surrogate=name, surrogate_options=options), message) for name, options, message in OF_SURROGATES),
         *(
             (dict(ratio='sequence', surrogate=surrogate), "ratio = 'sequence': must be 'token' for surrogate")
@@ -250,6 +258,20 @@ CASES = [
         (dict(method='remax', baseline=zeros(3)), r'baseline \(3,\)'),
         method=['remx'],
     ),
+    *refuses(
+        tree_advantage,
+        dict(return_=zeros(2), leader=ids(2, 3), group=ids(2)),
+        method=['batch'],
+        leader=[zeros(2, 3), ids(1, 3)],
+    ),
+    *refuses(
+        of_data(preference_error, preference_data),
+        dict(logp=zeros(2, 2), logp_ref=zeros(2, 2), weight=ones(2, 2), **ROWS),
+        beta=[0],
+        weight=[ones(1, 1)],
+        group=[zeros(2)],
+    ),
+    *refuses(high_entropy, dict(entropy=zeros(2, 3), weight=ones(2, 3)), share=[1.5]),
     *refuses(
         sampler_correction,
         dict(logp=zeros(2, 3), logp_sampler=zeros(2, 3), weight=ones(2, 3)),
