@@ -27,11 +27,11 @@ from .presets import LOSS_PRESETS, Preset
 from .reduce import REDUCTIONS, masked_mean, reduce_loss, row_mean, sequence_mean
 from .rloo import rloo_info, rloo_policy_data, rloo_policy_error
 from .supervised import supervised_data, supervised_error, supervised_info
-from .surrogates import BATCH_SURROGATES, ROW_SURROGATES, SURROGATES, TOKEN_RATIO_SURROGATES, Limits, Surrogate, \
-    Traits, check_surrogate_options, cispo_surrogate, clip_cov_surrogate, clip_surrogate, cpgd_surrogate, \
-    dppo_kl_surrogate, dppo_tv_surrogate, dro_surrogate, fipo_surrogate, flash_reinforce_surrogate, \
-    geo_mean_surrogate, gpg_surrogate, kl_cov_surrogate, m2po_surrogate, real_surrogate, register_surrogate, \
-    sapo_surrogate, surrogate_arguments, surrogate_function, surrogate_traits, vespo_surrogate
+from .surrogates import SURROGATES, Limits, Surrogate, Traits, check_surrogate_options, cispo_surrogate, \
+    clip_cov_surrogate, clip_surrogate, cpgd_surrogate, dppo_kl_surrogate, dppo_tv_surrogate, dro_surrogate, \
+    fipo_surrogate, flash_reinforce_surrogate, geo_mean_surrogate, gpg_surrogate, kl_cov_surrogate, \
+    m2po_surrogate, real_surrogate, register_surrogate, sapo_surrogate, surrogate_arguments, surrogate_function, \
+    surrogate_traits, vespo_surrogate
 from .token_advantage import TOKEN_ADVANTAGE_METHODS, high_entropy, token_advantage
 from .tree_advantage import nodes, tree_advantage
 from .value import explained_variance, gae_advantage, value_error, value_info

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from ding_grpo.rl_utils import (
-    LOSS_PRESETS, SURROGATES, TOKEN_RATIO_SURROGATES, LossConfig, efficient_method, grpo_data, grpo_error,
-    grpo_policy_data, grpo_policy_error, kl_estimate, less_efficient_method, naive_method, rloo_policy_data,
-    rloo_policy_error, sequence_mean
+    LOSS_PRESETS, SURROGATES, LossConfig, efficient_method, grpo_data, grpo_error, grpo_policy_data, grpo_policy_error,
+    kl_estimate, less_efficient_method, naive_method, rloo_policy_data, rloo_policy_error, sequence_mean
 )
 from tests.rl_utils.peers import assert_recorded, double, recorded, tensors
 
@@ -216,7 +215,7 @@ class TestPadding(Random):
     @pytest.mark.parametrize(
         'surrogate, ratio', [
             *((name, 'token') for name in SURROGATES),
-            *((name, 'sequence') for name, f in SURROGATES.items() if f not in TOKEN_RATIO_SURROGATES),
+            *((name, 'sequence') for name, f in SURROGATES.items() if not f.traits.token_ratio),
         ]
     )
     def test_infinities_after_a_rows_end_reach_no_gradient(self, surrogate, ratio):

@@ -18,7 +18,3 @@ from .whole_rows.vespo import vespo_surrogate
 from .whole_rows.fipo import fipo_surrogate
 from .whole_rows.flash_reinforce import flash_reinforce_surrogate
 from .whole_rows.real import real_surrogate
-
-TOKEN_RATIO_SURROGATES = tuple(f for f in SURROGATES.values() if f.traits.token_ratio)
-ROW_SURROGATES = tuple(f for f in SURROGATES.values() if f.traits.of_row)
-BATCH_SURROGATES = tuple(f for f in SURROGATES.values() if f.traits.of_batch)

@@ -1,5 +1,3 @@
-from typing import Optional
-
 import torch
 from torch import Tensor
 
@@ -7,16 +5,7 @@ from .registry import Limits, register_surrogate
 
 
 @register_surrogate('clip', limits=dict(dual_clip=Limits(1, open_low=True)))
-def clip_surrogate(
-        ratio: Tensor,
-        adv: Tensor,
-        logp_new: Tensor,
-        low: float,
-        high: float,
-        delta: Optional[float] = None,
-        *,
-        dual_clip: Optional[float] = None,
-) -> Tensor:
+def clip_surrogate(ratio, adv, logp_new, low, high, delta=None, *, dual_clip=None) -> Tensor:
     """min(min(r, delta) A, clip(r, low, high) A), PPO, https://arxiv.org/abs/1707.06347. Without ``delta``, which is of
     https://arxiv.org/abs/2505.07291, the inner minimum is r. With ``dual_clip`` c the objective is at least c A for
     negative A, https://arxiv.org/abs/1912.09729; this equals ``delta`` c above ``high``."""

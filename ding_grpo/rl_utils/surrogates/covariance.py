@@ -3,7 +3,7 @@ Clip-Cov and KL-Cov, https://arxiv.org/abs/2505.22617: a few tokens whose advant
 covariance reduce the entropy most. KL-Cov departs from verl in one point: it penalises only tokens of positive
 covariance. verl fills up the share with others, so that rewards that are all equal would still move the policy.
 """
-from typing import Any, Dict, Optional
+from typing import Any, Dict
 
 import torch
 from torch import Tensor
@@ -33,17 +33,17 @@ def _check_clip_cov(options: Dict[str, Any]) -> None:
     check=_check_clip_cov,
 )
 def clip_cov_surrogate(
-        ratio: Tensor,
-        adv: Tensor,
-        logp_new: Tensor,
-        ratio_low: float,
-        ratio_high: float,
+        ratio,
+        adv,
+        logp_new,
+        ratio_low,
+        ratio_high,
         *,
-        weight: Tensor,
-        share: float = 0.0002,
-        low: float = 1.0,
-        high: float = 5.0,
-        generator: Optional[torch.Generator] = None,
+        weight,
+        share=0.0002,
+        low=1.0,
+        high=5.0,
+        generator=None
 ) -> Tensor:
     """The ``clip`` objective, and 0 for a share of the tokens (at least one) that ``generator`` draws among those that
     are not clipped and whose covariance of A and log pi is between low and high."""
@@ -56,18 +56,7 @@ def clip_cov_surrogate(
 
 
 @register_surrogate('kl_cov', token_ratio=True, of_batch=True, limits=dict(share=_SHARE, coefficient=Limits()))
-def kl_cov_surrogate(
-        ratio: Tensor,
-        adv: Tensor,
-        logp_new: Tensor,
-        low: float,
-        high: float,
-        *,
-        logp_old: Tensor,
-        weight: Tensor,
-        share: float = 0.0002,
-        coefficient: float = 1.0,
-) -> Tensor:
+def kl_cov_surrogate(ratio, adv, logp_new, low, high, *, logp_old, weight, share=0.0002, coefficient=1.0) -> Tensor:
     """r A, minus coefficient |log r| for the share of the tokens (at least one) with the largest covariance of A and
     log pi. Nothing is clipped."""
     covariance = _covariance(adv, logp_new, weight).masked_fill(weight == 0, 0).flatten()

@@ -9,16 +9,7 @@ from .registry import Limits, register_surrogate
 
 
 @register_surrogate('cpgd', token_ratio=True, limits=dict(drift=Limits()))
-def cpgd_surrogate(
-        ratio: Tensor,
-        adv: Tensor,
-        logp_new: Tensor,
-        low: float,
-        high: float,
-        *,
-        logp_old: Tensor,
-        drift: float = 0.0,
-) -> Tensor:
+def cpgd_surrogate(ratio, adv, logp_new, low, high, *, logp_old, drift=0.0) -> Tensor:
     """A log pi, without a gradient once r has left the clipping range in the direction of A, minus ``drift`` times the
     estimate r - 1 - log r of KL(old || new), CPGD, https://arxiv.org/abs/2505.12504. Departures: the paper clips the
     policy drift too; the default is no drift, as in LightRFT."""

@@ -6,16 +6,7 @@ from .registry import Limits, register_surrogate
 
 
 @register_surrogate('dppo_tv', token_ratio=True, probabilities=True, limits=dict(ratio_cap=Limits(1)))
-def dppo_tv_surrogate(
-        ratio: Tensor,
-        adv: Tensor,
-        logp_new: Tensor,
-        low: float,
-        high: float,
-        *,
-        logp_old: Tensor,
-        ratio_cap: float = 20.0,
-) -> Tensor:
+def dppo_tv_surrogate(ratio, adv, logp_new, low, high, *, logp_old, ratio_cap=20.0) -> Tensor:
     """sg(min(r, cap)) A log pi, and 0 for a token whose probability has already moved in the direction of A by more
     than the clipping range, the total variation between taking the token and any other."""
     moved = (logp_new.exp() - logp_old.exp()).detach()
@@ -24,16 +15,7 @@ def dppo_tv_surrogate(
 
 
 @register_surrogate('dppo_kl', token_ratio=True, probabilities=True, limits=dict(ratio_cap=Limits(1)))
-def dppo_kl_surrogate(
-        ratio: Tensor,
-        adv: Tensor,
-        logp_new: Tensor,
-        low: float,
-        high: float,
-        *,
-        logp_old: Tensor,
-        ratio_cap: float = 20.0,
-) -> Tensor:
+def dppo_kl_surrogate(ratio, adv, logp_new, low, high, *, logp_old, ratio_cap=20.0) -> Tensor:
     """As ``dppo_tv``, where the clipping range bounds KL(old || new) between taking the token and any other."""
     with torch.no_grad():
         old, new = logp_old.exp(), logp_new.exp()

@@ -16,17 +16,7 @@ JUST = 1e-12  # by which limits are exceeded, as in the authors' code
 
 
 @register_surrogate('m2po', token_ratio=True, of_batch=True, limits=dict(budget=Limits(open_low=True)))
-def m2po_surrogate(
-        ratio: Tensor,
-        adv: Tensor,
-        logp_new: Tensor,
-        low: float,
-        high: float,
-        *,
-        logp_old: Tensor,
-        weight: Tensor,
-        budget: float = 0.04,
-) -> Tensor:
+def m2po_surrogate(ratio, adv, logp_new, low, high, *, logp_old, weight, budget=0.04) -> Tensor:
     """The ``clip`` objective with that range."""
     with torch.no_grad():
         log_ratio = (logp_new - logp_old).masked_fill(weight == 0, 0)

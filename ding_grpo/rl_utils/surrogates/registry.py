@@ -8,10 +8,10 @@ from torch import Tensor
 
 from ding_grpo.rl_utils.check import check_number
 
-# (ratio, adv, logp_new, low, high) -> objective of each token, to be maximised; low and high bound the ratio. Two kinds
-# of keyword-only arguments may follow. Those of ``GIVEN`` have no default and get the tensor of that name, (B, S), in
-# which log-probabilities are 0 where the weight is 0; ``group`` is (B, ). Those with a default are the options that
-# ``surrogate_options`` may set.
+# (ratio, adv, logp_new, low, high) -> objective of each token (B, S), to be maximised. ratio and logp_new are (B, S),
+# adv is (B, S) or (B, 1), and the numbers low and high bound the ratio. Two kinds of keyword-only arguments may follow.
+# Those of ``GIVEN`` have no default and get the tensor of that name, (B, S), in which log-probabilities are 0 where the
+# weight is 0; ``group`` is (B, ). Those with a default are the options that ``surrogate_options`` may set.
 Surrogate = Callable[..., Tensor]
 GIVEN = ('logp_old', 'weight', 'group')
 SURROGATES: Dict[str, Surrogate] = {}

@@ -8,7 +8,6 @@ gamma = 2^(-1 / half_life). At the first step on fresh rows all weights are 1. A
 with A < 0 and r above ``safety`` is limited to [0.8, 1], and with ``dual_clip`` tokens with r above it are left out of
 F.
 """
-from typing import Optional
 
 import torch
 from torch import Tensor
@@ -33,19 +32,19 @@ from ..registry import Limits, register_surrogate
     ),
 )
 def fipo_surrogate(
-        ratio: Tensor,
-        adv: Tensor,
-        logp_new: Tensor,
-        low: float,
-        high: float,
+        ratio,
+        adv,
+        logp_new,
+        low,
+        high,
         *,
-        logp_old: Tensor,
-        weight: Tensor,
-        half_life: float = 32.0,
-        range_low: float = 0.0,
-        range_high: float = 0.2,
-        safety: float = 4.0,
-        dual_clip: Optional[float] = None,
+        logp_old,
+        weight,
+        half_life=32.0,
+        range_low=0.0,
+        range_high=0.2,
+        safety=4.0,
+        dual_clip=None
 ) -> Tensor:
     """The ``clip`` objective times the weight of the token."""
     with torch.no_grad():

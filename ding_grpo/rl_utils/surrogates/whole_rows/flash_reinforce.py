@@ -21,17 +21,7 @@ LEAST = 1e-6  # probabilities are at least this, and at most 1 minus it, as in t
 @register_surrogate(
     'flash_reinforce', token_ratio=True, whole_rows=True, probabilities=True, limits=dict(delta=Limits())
 )
-def flash_reinforce_surrogate(
-        ratio: Tensor,
-        adv: Tensor,
-        logp_new: Tensor,
-        low: float,
-        high: float,
-        *,
-        logp_old: Tensor,
-        weight: Tensor,
-        delta: float = 3e-3,
-) -> Tensor:
+def flash_reinforce_surrogate(ratio, adv, logp_new, low, high, *, logp_old, weight, delta=3e-3) -> Tensor:
     """sg(r) A log pi in rows whose mean d is at most ``delta``, 0 in others. Nothing is clipped."""
     with torch.no_grad():
         p, q = (x.exp().clamp(LEAST, 1 - LEAST) for x in (logp_old, logp_new))

@@ -8,16 +8,7 @@ from ..registry import register_surrogate
 
 
 @register_surrogate('geo_mean', token_ratio=True, of_row=True, whole_rows=True)
-def geo_mean_surrogate(
-        ratio: Tensor,
-        adv: Tensor,
-        logp_new: Tensor,
-        low: float,
-        high: float,
-        *,
-        logp_old: Tensor,
-        weight: Tensor,
-) -> Tensor:
+def geo_mean_surrogate(ratio, adv, logp_new, low, high, *, logp_old, weight) -> Tensor:
     """(B, 1): A exp(mean of the row's log r), GMPO, https://arxiv.org/abs/2507.20673. The clipping range bounds log r
     in the direction of A. A is the row's mean advantage."""
     log_ratio = logp_new - logp_old

@@ -18,18 +18,7 @@ from ..registry import Limits, register_surrogate
 @register_surrogate(
     'real', token_ratio=True, of_row=True, whole_rows=True, of_batch=True, limits=dict(tau=Limits(open_low=True))
 )
-def real_surrogate(
-        ratio: Tensor,
-        adv: Tensor,
-        logp_new: Tensor,
-        low: float,
-        high: float,
-        *,
-        logp_old: Tensor,
-        weight: Tensor,
-        group: Tensor,
-        tau: float = 0.5,
-) -> Tensor:
+def real_surrogate(ratio, adv, logp_new, low, high, *, logp_old, weight, group, tau=0.5) -> Tensor:
     """(B, 1): minus the loss of the row's group."""
     score = row_mean(logp_new - logp_old, weight) / tau  # (B, )
     positive = row_mean(adv.expand_as(logp_new), weight) > 0

@@ -17,18 +17,18 @@ _POSITIVE = Limits(open_low=True)
     limits=dict(k_pos=_POSITIVE, lambda_pos=_POSITIVE, k_neg=_POSITIVE, lambda_neg=_POSITIVE),
 )
 def vespo_surrogate(
-        ratio: Tensor,
-        adv: Tensor,
-        logp_new: Tensor,
-        low: float,
-        high: float,
+        ratio,
+        adv,
+        logp_new,
+        low,
+        high,
         *,
-        logp_old: Tensor,
-        weight: Tensor,
-        k_pos: float = 2.0,
-        lambda_pos: float = 3.0,
-        k_neg: float = 3.0,
-        lambda_neg: float = 2.0,
+        logp_old,
+        weight,
+        k_pos=2.0,
+        lambda_pos=3.0,
+        k_neg=3.0,
+        lambda_neg=2.0
 ) -> Tensor:
     """sg(phi(w)) A log pi with phi(w) = w^k exp(lambda - lambda w), where w is the ratio of the whole row, bounded as
     in TRL, VESPO, https://arxiv.org/abs/2602.10693. ``pos`` is for advantages of at least 0, ``neg`` for others."""
