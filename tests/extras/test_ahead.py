@@ -252,21 +252,25 @@ class TestProcess:
         assert plain(value) == dict(a=0.5, b=[[0, 1], (True, 'x')], c=None)
 
 
-@pytest.mark.parametrize(
-    'name, manager, policy, message', [
-        (
-            'think_answer_grpo', 'base', dict(multi_gpu=True
-                                              ), 'staleness = 1: not available with policy.multi_gpu = True'
-        ),
-        ('think_answer_grpo', 'base', dict(collect=dict(max_staleness=2)), 'staleness = 2: .* policy.collect.engine'),
-        ('think_answer_grpo', 'base', dict(collect=dict(in_flight=True)), 'in_flight = True: only available with'),
-        ('think_answer_grpo', 'subprocess', {}, "env_manager.type = 'subprocess': must be 'base' with"),
-        ('cartpole_grpo', 'vector', {}, "env_manager.type = 'vector': must be 'base' with"),
-        ('think_answer_grpo_serial', 'base', {}, 'max_staleness = 1: only available with ding -m serial_onpolicy'),
-    ]
-)
-def test_refused(own_folder, name, manager, policy, message):
-    main, create = ahead(name, **policy)
-    create.env_manager.type = manager
-    with pytest.raises(ConfigError, match=message):
-        train((main, create), 1, pipeline=serial_pipeline if name.endswith('serial') else serial_pipeline_onpolicy)
+REFUSED = {
+    'staleness = 1: not available with policy.multi_gpu = True': dict(multi_gpu=True),
+    'staleness = 2: .* policy.collect.engine': dict(collect=dict(max_staleness=2)),
+    'in_flight = True: only available with': dict(collect=dict(in_flight=True)),
+    "env_manager.type = 'subprocess': must be 'base' with": dict(manager='subprocess'),
+    "env_manager.type = 'vector': must be 'base' with": dict(name='cartpole_grpo', manager='vector'),
+    'max_staleness = 1: only available with ding -m serial_onpolicy': dict(
+        name='think_answer_grpo_serial', pipeline=serial_pipeline
+    ),
+}
+
+
+@pytest.mark.parametrize('told', REFUSED)
+def test_refused(own_folder, told):
+
+    def start(name='think_answer_grpo', manager='base', pipeline=serial_pipeline_onpolicy, **policy):
+        main, create = ahead(name, **policy)
+        create.env_manager.type = manager
+        train((main, create), 1, pipeline=pipeline)
+
+    with pytest.raises(ConfigError, match=told):
+        start(**REFUSED[told])

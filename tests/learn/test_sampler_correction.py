@@ -57,26 +57,22 @@ class TestCorrection:
             assert torch.equal(used * batch.weight, expected * batch.weight)
 
 
-def test_divergent_rows_are_masked_whatever_their_advantage():
-    policy = policy_of(off_policy=dict(row_mask=0.3, row_mask_type='k3'))
+@pytest.mark.parametrize(
+    'options, rows', [
+        (dict(row_mask=0.3, row_mask_type='k3'), lambda *given: (divergent_rows(*given, 0.3, 'k3'), True)),
+        (dict(mask=0.5), lambda *given: (far_rows(*given, 0.5), False)),
+    ],
+    ids=['divergent', 'far']
+)
+def test_rows_are_masked(options, rows):
+    """Divergent ones whatever their advantage, far ones where it is negative."""
+    policy = policy_of(off_policy=options)
     data = stale_groups(policy)
     batch, plain = Batch.of(data), learned(policy_of(), data).adv
-    hidden = divergent_rows(policy.updater.read(batch), batch.logp_old, batch.weight, 0.3, 'k3')
+    found, all_signs = rows(policy.updater.read(batch), batch.logp_old, batch.weight)
+    hidden = found & (all_signs | (plain < 0))
     seen, metrics = Seen(policy), policy.learn_mode.forward(data)
-    assert (hidden & (plain > 0)).any() and (hidden & (plain < 0)).any() and (~hidden).any()
+    assert (found & (plain > 0)).any() and (found & (plain < 0)).any() and (~found & (plain < 0)).any()
     assert torch.equal(seen.learned[0].adv, torch.where(hidden, 0, plain).unsqueeze(1).expand_as(batch.weight))
     share = batch.weight[hidden & (plain != 0)].sum() / batch.weight.sum()
-    assert metrics['off_policy_masked'] == pytest.approx(share.item())
-
-
-def test_negative_advantages_of_far_rows_are_masked():
-    policy = policy_of(off_policy=dict(mask=0.5))
-    data = stale_groups(policy)
-    batch, plain = Batch.of(data), learned(policy_of(), data).adv
-    far = far_rows(policy.updater.read(batch), batch.logp_old, batch.weight, 0.5)
-    seen, metrics = Seen(policy), policy.learn_mode.forward(data)
-    hidden = far & (plain < 0)
-    assert hidden.any() and (far & (plain > 0)).any() and (~far & (plain < 0)).any()
-    assert torch.equal(seen.learned[0].adv, torch.where(hidden, 0, plain).unsqueeze(1).expand_as(batch.weight))
-    share = batch.weight[hidden].sum() / batch.weight.sum()
     assert metrics['off_policy_masked'] == pytest.approx(share.item())

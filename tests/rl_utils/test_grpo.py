@@ -110,6 +110,15 @@ def test_rloo_of_one_prompt_by_hand(reward):
     assert grad[:, 0, 0].tolist() == pytest.approx([-3 / 8, 1.5 / 8, 1.5 / 8])
 
 
+def test_rloo_counts_padding_in_its_metrics_only_where_asked():
+    # the first token has the ratio 0.6 / 0.4, the second, padding, 1
+    new, old = (torch.tensor([[[p, 1 - p], [0.5, 0.5]]] * 2).double().log() for p in (0.6, 0.4))
+    data = rloo_policy_data(new, old, torch.zeros(2, 2).long(), torch.tensor([1., 0.]), torch.tensor([[1., 0.]] * 2))
+    kl = -0.4054651081  # log 0.4 - log 0.6
+    assert list(rloo_policy_error(data)[1]) == pytest.approx([kl, 1])
+    assert list(rloo_policy_error(data, mask_metrics=False)[1]) == pytest.approx([kl / 2, 0.5])
+
+
 class Random:
     """Four uneven rows of up to five tokens."""
 

@@ -13,28 +13,19 @@ WEIGHT = torch.tensor([[1., 1., 1.], [1., 1., 0.]])
 
 
 @pytest.mark.parametrize(
-    'level, bound, expected, cut', [
-        ('token', 3.0, [[2., 0.5, 3.], [0.5, 0.25, 1.]], 1 / 5),
-        ('token', 1.0, [[1., 0.5, 1.], [0.5, 0.25, 1.]], 2 / 5),
-        ('sequence', 3.0, [[3., 3., 3.], [0.125, 0.125, 1.]], 3 / 5),
-        ('sequence', 5.0, [[4., 4., 4.], [0.125, 0.125, 1.]], 0.),
+    'level, band, expected, cut', [
+        ('token', (3.0, ), [[2., 0.5, 3.], [0.5, 0.25, 1.]], 1 / 5),
+        ('token', (1.0, ), [[1., 0.5, 1.], [0.5, 0.25, 1.]], 2 / 5),
+        ('sequence', (3.0, ), [[3., 3., 3.], [0.125, 0.125, 1.]], 3 / 5),
+        ('sequence', (5.0, ), [[4., 4., 4.], [0.125, 0.125, 1.]], 0.),
+        ('token', (3.0, 0.4, 'truncate'), [[2., 0.5, 3.], [0.5, 0.4, 1.]], 2 / 5),
+        ('token', (3.0, 0.4, 'mask'), [[2., 0.5, 0.], [0.5, 0., 1.]], 2 / 5),
+        ('sequence', (3.0, 0.4, 'truncate'), [[3., 3., 3.], [0.4, 0.4, 1.]], 1.),
+        ('sequence', (3.0, 0.4, 'mask'), [[0., 0., 0.], [0., 0., 1.]], 1.),
     ]
 )
-def test_correction_by_hand(level, bound, expected, cut):
-    factor, found = sampler_correction(LOGP, SAMPLER, WEIGHT, level, bound)
-    assert torch.allclose(factor, torch.tensor(expected)) and found == pytest.approx(cut)
-
-
-@pytest.mark.parametrize(
-    'level, outside, expected, cut', [
-        ('token', 'truncate', [[2., 0.5, 3.], [0.5, 0.4, 1.]], 2 / 5),
-        ('token', 'mask', [[2., 0.5, 0.], [0.5, 0., 1.]], 2 / 5),
-        ('sequence', 'truncate', [[3., 3., 3.], [0.4, 0.4, 1.]], 1.),
-        ('sequence', 'mask', [[0., 0., 0.], [0., 0., 1.]], 1.),
-    ]
-)
-def test_what_is_outside_of_a_band_by_hand(level, outside, expected, cut):
-    factor, found = sampler_correction(LOGP, SAMPLER, WEIGHT, level, 3.0, 0.4, outside)
+def test_correction_by_hand(level, band, expected, cut):
+    factor, found = sampler_correction(LOGP, SAMPLER, WEIGHT, level, *band)
     assert torch.allclose(factor, torch.tensor(expected)) and found == pytest.approx(cut)
 
 
