@@ -10,15 +10,18 @@ from ding_grpo.learn.extra_loss import ExtraLoss, Setting
 from ding_grpo.rl_utils import supervised_data, supervised_error
 
 
-class Demonstrations:
-    """Draws demonstrations for each optimizer step."""
+class DemonstrationLoss(ExtraLoss):
+    """The loss of demonstrated tokens, which each step draws anew."""
+    logged = ('demonstration_nll', )
 
-    def __init__(self, cfg: Dict) -> None:
-        self._cfg = cfg
-        self._examples: Any = None
+    def __init__(self, setting: Setting) -> None:
+        self._cfg, self._actor = setting.cfg.learn.demonstrations, setting.actor
+        self._reduction = setting.loss_config.reduction
+        self._examples: Any = None  # of the environment
+        self._shown: Optional[Tuple[Tensor, Tensor]] = None  # log-probabilities and weights of the last step
 
     def bind(self, spec: Any) -> None:
-        """Receive the environment's demonstrations. Raises ``ConfigError`` if the task does not reward its own."""
+        """Raises ``ConfigError`` if the task does not reward its own demonstrations."""
         examples = getattr(spec, 'demonstrations', None)
         if examples is not None and self._examples is None:
             examples.check(0)
@@ -34,45 +37,10 @@ class Demonstrations:
         number = max(1, round(self._cfg.share * rows))
         generator = torch.Generator().manual_seed(seed)
         drawn = torch.randint(len(self._examples), (number, ), generator=generator).tolist()
-        return Batch.of([self._row(index) for index in drawn])
-
-    def _row(self, index: int) -> Dict[str, Any]:
-        """A demonstration in the form of a group of one row."""
-        example = self._examples[index]
-        ids, labels = example['input_ids'], example['labels']
-        start = next(i for i, label in enumerate(labels) if label >= 0)
-        action, own = torch.tensor([ids[start:]]), torch.tensor([labels[start:]]) >= 0  # (1, S)
-        flag = torch.zeros(1)
-        return dict(
-            prompt=torch.tensor(ids[:start]),
-            action=action,
-            weight=own.float(),
-            length=torch.tensor([action.shape[1]]),
-            turn=torch.zeros_like(action),
-            anchor=torch.full((1, 1), -1),
-            logp_old=torch.zeros(action.shape),
-            reward=torch.zeros(action.shape),
-            reward_parts={},
-            truncated=flag,
-            failed=flag,
-        )
-
-
-class DemonstrationLoss(ExtraLoss):
-    """The loss of demonstrated tokens, which each step draws anew."""
-    logged = ('demonstration_nll', )
-
-    def __init__(self, setting: Setting) -> None:
-        self._cfg, self._actor = setting.cfg.learn.demonstrations, setting.actor
-        self._reduction = setting.loss_config.reduction
-        self.demonstrations = Demonstrations(self._cfg)
-        self._shown: Optional[Tuple[Tensor, Tensor]] = None  # log-probabilities and weights of the last step
-
-    def bind(self, spec: Any) -> None:
-        self.demonstrations.bind(spec)
+        return Batch.of([_group_of_one(self._examples[index]) for index in drawn])
 
     def learn_more(self, rows: int, seed: int, learn: Callable) -> Tensor:
-        batch = self.demonstrations.draw(rows, seed)
+        batch = self.draw(rows, seed)
         tokens = batch.weight.sum().item() if self._reduction == 'token' else None  # as in ``Updater.step``
         batch, logp = learn(batch, lambda logp, part: self._loss(logp, part.weight, tokens)[0], tokens is None)
         self._shown = logp, batch.weight
@@ -86,3 +54,24 @@ class DemonstrationLoss(ExtraLoss):
         """The loss of demonstrated tokens (B, S), times its weight, and its info."""
         loss, info = supervised_error(supervised_data(logp, weight), self._reduction, self._actor.max_length, tokens)
         return self._cfg.weight * loss, info
+
+
+def _group_of_one(example: Dict[str, Any]) -> Dict[str, Any]:
+    """A demonstration in the form of a group of one row."""
+    ids, labels = example['input_ids'], example['labels']
+    start = next(i for i, label in enumerate(labels) if label >= 0)
+    action, own = torch.tensor([ids[start:]]), torch.tensor([labels[start:]]) >= 0  # (1, S)
+    flag = torch.zeros(1)
+    return dict(
+        prompt=torch.tensor(ids[:start]),
+        action=action,
+        weight=own.float(),
+        length=torch.tensor([action.shape[1]]),
+        turn=torch.zeros_like(action),
+        anchor=torch.full((1, 1), -1),
+        logp_old=torch.zeros(action.shape),
+        reward=torch.zeros(action.shape),
+        reward_parts={},
+        truncated=flag,
+        failed=flag,
+    )

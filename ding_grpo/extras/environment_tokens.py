@@ -28,20 +28,6 @@ def of_environment(batch: Batch) -> Tensor:
     return (replies & (batch.weight != 0).any(1, keepdim=True)).to(batch.weight.dtype)
 
 
-class Predictions:
-    """Computes log-probabilities of the environment's tokens, as a head of ``Actor.read``."""
-
-    def compare(
-            self, batch: Batch, prompts: PromptBatch, logp: Tensor, states: States, head: OutputHead, temperature: float
-    ) -> Tuple[Tensor, Tensor]:
-        """Those of the tokens of ``of_environment`` (B, S), and zeros. ``states`` are before each token."""
-        hidden = states.of_tokens()  # (B, S, H)
-        found = linear_log_prob(
-            hidden, index=batch.action, mask=of_environment(batch), temperature=temperature, **head._asdict()
-        )
-        return found, torch.zeros_like(logp)
-
-
 class EnvironmentLoss(ExtraLoss):
     """The negative log-probability of the environment's tokens, times its weight, with the policy's reduction."""
     reads = ('divergence', )  # where ``compare`` puts what it finds
@@ -52,7 +38,17 @@ class EnvironmentLoss(ExtraLoss):
         self._reduction = setting.loss_config.reduction
 
     def heads(self) -> Dict[str, Any]:
-        return dict(teacher=Predictions())
+        return dict(teacher=self)
+
+    def compare(
+            self, batch: Batch, prompts: PromptBatch, logp: Tensor, states: States, head: OutputHead, temperature: float
+    ) -> Tuple[Tensor, Tensor]:
+        """Log-probabilities of the tokens of ``of_environment`` (B, S), and zeros. ``states`` are before each token."""
+        hidden = states.of_tokens()  # (B, S, H)
+        found = linear_log_prob(
+            hidden, index=batch.action, mask=of_environment(batch), temperature=temperature, **head._asdict()
+        )
+        return found, torch.zeros_like(logp)
 
     def bind(self, spec: Any) -> None:
         if spec.max_turns == 1:

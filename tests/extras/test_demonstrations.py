@@ -23,7 +23,7 @@ def shown(env=None, group_size=4, share=1., weight=1., **learn):
 
 
 def draw(policy, number, seed):
-    return policy.terms['demonstrations'].demonstrations.draw(number, seed)
+    return policy.terms['demonstrations'].draw(number, seed)
 
 
 def answers(drawn):
