@@ -32,16 +32,8 @@ class Advantage(NamedTuple):
     by_trajectory: str = 'whole'
 
     def of(self, batch: Batch) -> Tensor:
-        """
-        Overview:
-            Compute the advantages of whole groups: 0 after a row's end, and for rows that could not be scored, which
-            are dropped from their groups.
-        Shapes:
-            - adv (:obj:`torch.FloatTensor`): :math:`(B, )` for ``outcome`` with a method of ``group_advantage``, else \
-                :math:`(B, S)`
-        Raises:
-            - ConfigError: If rows have to be compared at anchors and the task gives none.
-        """
+        """The advantages of whole groups: (B, ) for ``outcome`` with a method of ``group_advantage``, else (B, S). They
+        are 0 after a row's end, and for rows that could not be scored, which are dropped from their groups."""
         if batch.episode is not None:
             first, of_row = first_rows(batch.group, batch.episode)
             if self.compare != 'outcome' and len(first) < len(batch):

@@ -105,7 +105,7 @@ def step_advantage(return_: Tensor, weight: Tensor, group: Tensor, method: str =
     adv = adv.view_as(return_) * counted
     if method == 'grpo':
         square = torch.stack([adv.double().square().sum(1), counted.sum(1)], dim=1)  # (B, 2)
-        square, steps = square.new_zeros(len(group), 2).index_add(0, member, square)[member].unbind(1)
+        square, steps = sum_of_group(square, member).unbind(1)
         adv = _over(adv, ((square / steps.clamp(min=1)).sqrt() + eps).unsqueeze(1).to(adv.dtype))
     return adv
 
@@ -142,9 +142,7 @@ class _Groups(NamedTuple):
     length: Optional[Tensor]  # (B, )
 
     def sum(self, x: Tensor) -> Tensor:
-        """Sum over each row's group: (B, ) -> (B, )."""
-        total = x.new_zeros(int(self.member.max()) + 1).index_add(0, self.member, x)  # (P, )
-        return total[self.member]
+        return sum_of_group(x, self.member)
 
     def size(self) -> Tensor:
         return self.sum(torch.ones_like(self.reward))
@@ -234,10 +232,19 @@ def equal_groups(reward: Tensor, group: Tensor) -> Tensor:
     check_groups(reward, group)
     if len(group) and group.min() < 0:
         raise ValueError(f'group from {group.min()}: must contain only numbers from 0 to P - 1')
-    groups = int(group.max()) + 1 if len(group) else 0
-    low = reward.new_full((groups, ), float('inf')).scatter_reduce(0, group, reward, 'amin')
-    high = reward.new_full((groups, ), float('-inf')).scatter_reduce(0, group, reward, 'amax')
-    return low == high
+    return extreme(reward, group, 'amin') == extreme(reward, group, 'amax')
+
+
+def sum_of_group(x: Tensor, member: Tensor) -> Tensor:
+    """Sum over each row's group, of numbers (B, ...) for each row; ``member`` are numbers from 0 to P - 1."""
+    return x.new_zeros(int(member.max()) + 1, *x.shape[1:]).index_add(0, member, x)[member]
+
+
+def extreme(x: Tensor, member: Tensor, kind: str) -> Tensor:
+    """Smallest (``amin``) or largest (``amax``) number of each of the P groups, (P, ...), of (B, ...) for each row."""
+    none = float('inf') if kind == 'amin' else float('-inf')
+    found = x.new_full((int(member.max()) + 1 if len(member) else 0, *x.shape[1:]), none)
+    return found.scatter_reduce(0, member.view(-1, *[1] * (x.dim() - 1)).expand_as(x), x, kind)
 
 
 def check_groups(reward: Tensor, group: Tensor) -> None:

@@ -4,7 +4,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from .advantage import check_groups, whiten
+from .advantage import check_groups, extreme, sum_of_group, whiten
 from .check import check_choice, check_leading, check_number, check_tensor
 
 TOKEN_ADVANTAGE_METHODS = ('reinforce_plus_plus', 'optimal_token_baseline', 'remax')
@@ -62,16 +62,11 @@ def _over_optimal_baseline(values: Tensor, counted: Tensor, group: Tensor, score
     if values.numel() == 0:
         return values
     _, member = torch.unique(group, return_inverse=True)  # (B, ) in 0 .. P - 1
-
-    def of_group(x: Tensor) -> Tensor:
-        return x.new_zeros(int(member.max()) + 1, x.shape[1]).index_add(0, member, x)[member]  # (B, S)
-
     paths = score_norm.cumsum(1) * counted
-    total, rows = of_group(paths), of_group(counted.double())
-    baseline = of_group(paths * values) / (total + 1e-8)  # 1e-8 as in verl
-    place, size = member.unsqueeze(1).expand_as(values), (int(member.max()) + 1, values.shape[1])
+    total, weighted, rows = (sum_of_group(x, member) for x in (paths, paths * values, counted.double()))  # (B, S) each
+    baseline = weighted / (total + 1e-8)  # 1e-8 as in verl
     low, high = (  # (B, S) each: smallest and largest return of the group's rows at t
-        values.new_full(size, none).scatter_reduce(0, place, values.masked_fill(~counted, none), kind)[member]
+        extreme(values.masked_fill(~counted, none), member, kind)[member]
         for none, kind in ((float('inf'), 'amin'), (float('-inf'), 'amax'))
     )
     same = (low == high) & (rows > 1)

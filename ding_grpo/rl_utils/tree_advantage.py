@@ -4,7 +4,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .advantage import STEP_ADVANTAGE_METHODS, check_groups
+from .advantage import STEP_ADVANTAGE_METHODS, check_groups, equal_groups, sum_of_group
 from .check import check_choice, check_number, check_tensor
 
 # Rows that the baseline of the node before counts as. 0 would be the siblings alone, whose mean is noisy (docs/results/
@@ -55,11 +55,10 @@ def tree_advantage(return_: Tensor, leader: Tensor, group: Tensor, method: str =
     divides = (size[:, 1:] < size[:, :-1]) & (leader >= 0)  # (B, S): whether rows before a token do not share it
     adv = total[:, 1:] / size[:, 1:].clamp(min=1) - _baseline(size, total, divides)
     adv = adv.masked_fill((leader < 0) | (divides.cumsum(1) == 0), 0)
-    low, high = (_extreme(reward, member, kind) for kind in ('amin', 'amax'))  # (B, )
-    adv = adv.masked_fill((low == high).unsqueeze(1), 0)  # exactly 0 for equal returns
+    adv = adv.masked_fill(equal_groups(reward, member)[member].unsqueeze(1), 0)  # exactly 0 for equal returns
     if method == 'grpo':
         count, mean = size[:, 0], total[:, 0] / size[:, 0]
-        square = torch.zeros_like(reward).index_add(0, member, (reward - mean).square())[member]
+        square = sum_of_group((reward - mean).square(), member)
         scale = (square / (count - 1).clamp(min=1)).sqrt() + eps
         adv = adv / scale.masked_fill(scale == 0, 1).unsqueeze(1)
     return adv.to(return_.dtype)
@@ -92,9 +91,3 @@ def _baseline(size: Tensor, total: Tensor, divides: Tensor) -> Tensor:
         counts[rows] = PRIOR
         baseline[rows, t:] = last[rows].unsqueeze(1)
     return baseline
-
-
-def _extreme(reward: Tensor, member: Tensor, kind: str) -> Tensor:
-    """Smallest or largest return of each row's group, (B, )."""
-    none = float('inf') if kind == 'amin' else float('-inf')
-    return reward.new_full((int(member.max()) + 1, ), none).scatter_reduce(0, member, reward, kind)[member]
