@@ -10,8 +10,8 @@ from ding_grpo.compare.table import markdown
 from ding_grpo.rl_utils import LOSS_PRESETS, divergent_rows, far_rows, sampler_correction
 
 from .batches import Batches
-from .estimate import Bench, estimate
-from .gradients import advantages, loss_gradients
+from .estimate import Bench, estimates
+from .gradients import advantages
 from .table import ADVANTAGE, LOSS, Line, bias_of, distinct, median_of, select
 from .world import World
 
@@ -59,8 +59,7 @@ def run(bench: Bench, seed: int) -> Iterator[Line]:
             for name, way in WAYS.items():
                 of_way = corrected(world, learner, sampler, batches.row, adv, way).unsqueeze(0)
                 old = learner if 'correction' in way else sampler
-                gradient, = loss_gradients(LOSS_PRESETS[LOSS], world, learner, old, batches.row, of_way)
-                found = estimate(gradient, batches.probability, true, batches.exact)
+                found, = estimates(LOSS_PRESETS[LOSS], world, learner, old, batches, of_way, true)
                 yield found.line(seed, size, name, ADVANTAGE, staleness, world.divergence(sampler, learner).item())
 
 

@@ -1,11 +1,11 @@
 """Bias and variance of the gradient of each loss, in one world."""
 from itertools import product
-from typing import Iterator, NamedTuple, Sequence, Tuple
+from typing import Any, Iterator, List, NamedTuple, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
-from ding_grpo.rl_utils import LOSS_PRESETS
+from ding_grpo.rl_utils import LOSS_PRESETS, LossConfig
 
 from .batches import Batches
 from .gradients import ADVANTAGES, advantages, loss_gradients
@@ -60,6 +60,21 @@ def estimate(gradient: Tensor, probability: Tensor, true: Tensor, exact: bool) -
     )
 
 
+def estimates(
+        config: LossConfig,
+        world: World,
+        learner: Tensor,
+        sampler: Tensor,
+        batches: Any,
+        adv: Tensor,
+        true: Tensor,
+        divided: bool = False
+) -> List[Estimate]:
+    """One for each of the advantages (A, K, B, S) of ``Batches`` or ``Groups``, see ``loss_gradients``."""
+    gradients = loss_gradients(config, world, learner, sampler, batches.row, adv, divided)
+    return [estimate(gradient, batches.probability, true, batches.exact) for gradient in gradients]
+
+
 class Bench(NamedTuple):
     """What is measured."""
     losses: Sequence[str] = tuple(LOSS_PRESETS)
@@ -108,9 +123,6 @@ class Bench(NamedTuple):
                 adv = torch.stack([advantages(name, world, learner, sampler, batches.row) for name in self.advantages])
                 for loss in losses:
                     config = LOSS_PRESETS[loss].drawing_from(generator)
-                    gradients = loss_gradients(
-                        config, world, learner, sampler, batches.row, adv, self.texts == 'divided'
-                    )
-                    for method, gradient in zip(self.advantages, gradients):
-                        found = estimate(gradient, batches.probability, true, batches.exact)
+                    of_loss = estimates(config, world, learner, sampler, batches, adv, true, self.texts == 'divided')
+                    for method, found in zip(self.advantages, of_loss):
                         yield found.line(seed, size, loss, method, staleness, kl)

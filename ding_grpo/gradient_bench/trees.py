@@ -18,8 +18,7 @@ from ding_grpo.compare.table import markdown
 from ding_grpo.rl_utils import LOSS_PRESETS, group_advantage, tree_advantage
 from ding_grpo.rollout import TreePlan
 
-from .estimate import Bench, estimate
-from .gradients import loss_gradients
+from .estimate import Bench, estimates
 from .growth import ByWholeRow, Groups, Growing, Growth
 from .table import ADVANTAGE, LOSS, Line, bias_of, distinct, median_of, select
 from .world import World
@@ -88,9 +87,8 @@ def run(bench: Bench, seed: int) -> Iterator[Line]:
             for loss in REDUCTIONS.values():
                 methods = each if loss == LOSS else each[:1]
                 chosen = adv[:len(methods)]
-                gradients = loss_gradients(LOSS_PRESETS[loss], world, learner, learner, groups.row, chosen)
-                for method, gradient in zip(methods, gradients):
-                    found = estimate(gradient, groups.probability, true, groups.exact)
+                of_loss = estimates(LOSS_PRESETS[loss], world, learner, learner, groups, chosen, true)
+                for method, found in zip(methods, of_loss):
                     at_equal_tokens = found.noise * (tokens / bundle) ** 0.5
                     yield dict(
                         found.line(seed, size, loss, method),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ding_grpo.gradient_bench.batches import Batches
-from ding_grpo.gradient_bench.estimate import Bench, estimate
+from ding_grpo.gradient_bench.estimate import Bench, estimate, estimates
 from ding_grpo.gradient_bench.gradients import ADVANTAGES, MOST, advantages, loss_gradients
 from ding_grpo.rl_utils import LOSS_PRESETS, REDUCTIONS, SURROGATES, grpo_data, grpo_error
 from tests.gradient_bench.worlds import make
@@ -25,8 +25,8 @@ def measure(loss, method, staleness=0., size=2, length=2, prompts=1, rewards=(0.
     if change is not None:
         adv = change(adv, world.reward[batches.row].unsqueeze(-1) * world.weight[batches.row])
     config = LOSS_PRESETS[loss] if isinstance(loss, str) else loss
-    gradient, = loss_gradients(config, world, learner, sampler, batches.row, adv.unsqueeze(0))
-    return estimate(gradient, batches.probability, world.gradient(learner), True)
+    found, = estimates(config, world, learner, sampler, batches, adv.unsqueeze(0), world.gradient(learner))
+    return found
 
 
 @pytest.mark.parametrize('texts, unbiased', [('whole', True), ('divided', False)])

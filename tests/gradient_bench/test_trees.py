@@ -7,8 +7,7 @@ from random import Random
 import pytest
 import torch
 
-from ding_grpo.gradient_bench.estimate import Bench, estimate
-from ding_grpo.gradient_bench.gradients import loss_gradients
+from ding_grpo.gradient_bench.estimate import Bench, estimates
 from ding_grpo.gradient_bench.growth import ByWholeRow, Branch, Groups, Growth
 from ding_grpo.gradient_bench.trees import METHODS, advantages, designs, run
 from ding_grpo.gradient_bench.world import END
@@ -166,8 +165,8 @@ class TestBias:
 
 def measured(world, logits, groups, method):
     adv = advantages(world, groups, method).unsqueeze(0)
-    gradient, = loss_gradients(LOSS_PRESETS['dr_grpo'], world, logits, logits, groups.row, adv)
-    return estimate(gradient, groups.probability, world.gradient(logits), groups.exact)
+    found, = estimates(LOSS_PRESETS['dr_grpo'], world, logits, logits, groups, adv, world.gradient(logits))
+    return found
 
 
 @pytest.mark.parametrize('tree', ['tokens [2]', 'sentences, two places', 'entropy of the whole row'])
