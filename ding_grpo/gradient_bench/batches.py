@@ -18,14 +18,10 @@ class Batches(NamedTuple):
     @classmethod
     def make(cls, world: World, logits: Tensor, group_size: int, most: int, generator: torch.Generator) -> 'Batches':
         """All batches if there are at most ``most``, otherwise a sample of ``most``."""
-        if cls.count(world, group_size) <= most:
+        groups = comb(len(world.prompt) // world.prompts + group_size - 1, group_size)  # of a prompt, but for the order
+        if groups ** world.prompts <= most:
             return cls.all(world, logits, group_size)
         return cls.sample(world, logits, group_size, most, generator)
-
-    @staticmethod
-    def count(world: World, group_size: int) -> int:
-        """The number of batches that differ in more than the order of the rows of a group."""
-        return comb(len(world.prompt) // world.prompts + group_size - 1, group_size) ** world.prompts
 
     @classmethod
     def all(cls, world: World, logits: Tensor, group_size: int) -> 'Batches':

@@ -17,7 +17,6 @@ from .estimate import Bench
 from .gradients import ADVANTAGES
 from .picture import draw
 from .table import LOSS, NAME, distinct, select, table_of, tables
-from .world import LARGEST
 
 # What can be measured in place of losses and advantages: how, what varies, and the table.
 OTHERS = dict(
@@ -36,8 +35,8 @@ OPTIONS = [  # name, default, type (None for a flag), help
         "Standard deviation of the sampling policy's logits around those of the trained policy."
     ),
     ('--seeds', '0,1,2', Values(int, low=0), 'Worlds.'),
-    ('--vocabulary', 3, click.IntRange(2, LARGEST), 'Tokens; one ends a row.'),
-    ('--length', 3, click.IntRange(1, LARGEST), 'Maximum length.'),
+    ('--vocabulary', 3, click.IntRange(2, 6), 'Tokens; one ends a row.'),
+    ('--length', 3, click.IntRange(1, 6), 'Maximum length.'),
     ('--prompts', 1, click.IntRange(1), 'A batch has a group for each.'),
     ('--rewards', '0,0.2,1', Values(float, low=-1e6), 'Values of a reward.'),
     (

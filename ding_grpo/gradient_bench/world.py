@@ -5,7 +5,6 @@ from typing import List, NamedTuple, Sequence, Tuple
 import torch
 from torch import Tensor
 
-LARGEST = 6  # of the vocabulary and of the length
 END = 0  # the token that ends a completion
 
 
@@ -39,13 +38,6 @@ class World(NamedTuple):
         from 2 to 6, includes token 0, which ends a completion; ``length``, from 1 to 6, is the maximum of a completion.
         With ``several`` texts, token 1 ends a text of a completion, as an agent begins a conversation anew.
         """
-        for name, value, least in (('vocabulary', vocabulary, 2), ('length', length, 1)):
-            if not least <= value <= LARGEST:
-                raise ValueError(f'{name} = {value}: must be from {least} to {LARGEST}')
-        if prompts < 1:
-            raise ValueError(f'prompts = {prompts}: must be at least 1')
-        if len(set(rewards)) < 2:
-            raise ValueError(f'rewards = {list(rewards)}: at least two must differ')
         texts = _completions(vocabulary, length)
         token, state = torch.zeros(2, prompts, len(texts), length, dtype=torch.long)
         weight = torch.zeros(prompts, len(texts), length, dtype=torch.double)

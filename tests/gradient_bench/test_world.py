@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from ding_grpo.gradient_bench.batches import Batches
-from ding_grpo.gradient_bench.world import World
 
 from tests.gradient_bench.worlds import make
 
@@ -59,16 +58,6 @@ class TestWorld:
         for seed in range(50):
             world, _ = make(2, 1, 3, seed)
             assert all(len(set(world.reward[world.prompt == p].tolist())) == 2 for p in range(3))
-
-    @pytest.mark.parametrize(
-        'arguments, message', [
-            ((7, 3, 1, (0, 1)), 'vocabulary = 7'), ((3, 0, 1, (0, 1)), 'length = 0'),
-            ((3, 3, 0, (0, 1)), 'prompts = 0'), ((3, 3, 1, (1, 1)), 'rewards = .*two must differ')
-        ]
-    )
-    def test_wrong_use(self, arguments, message):
-        with pytest.raises(ValueError, match=message):
-            World.make(*arguments, torch.Generator())
 
 
 class TestBatches:
