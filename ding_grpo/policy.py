@@ -47,7 +47,7 @@ from .model import CausalLM
 from .model.sharding import Sharding
 from .rl_utils import row_mean
 
-make_actor = singledispatch(StepActor.of)  # by the model's class
+make_actor = singledispatch(StepActor)  # by the model's class
 make_actor.register(CausalLM, TokenActor.of)
 
 
@@ -262,7 +262,7 @@ class GRPOPolicy(Policy):
         choose the most probable token or action."""
         with memory_advice('sampling', f'Sample fewer rows at a time: lower env.collector_env_num, now {len(data)}.'):
             if greedy:
-                return self.actor.greedy(data)
+                return self.actor.sample(data)
             enough = self._cfg.group_size if self._cfg.collect.extra_rows > 0 else None
             keys = self._own_keys.of(data, self.age[1]) if row_keys is None else row_keys
             return self.actor.sample(data, keys, forced, enough, self.trees)
@@ -310,7 +310,7 @@ class GRPOPolicy(Policy):
     def _forward_eval(self, data: Dict[int, Any], row_keys: Optional[Dict[int, Tuple]] = None) -> Dict[int, Any]:
         """Choose the most probable token or action; with ``row_keys``, sample as in ``_forward_collect``."""
         with self.actor.evaluating():
-            return self.actor.greedy(data) if row_keys is None else self.actor.sample(data, row_keys)
+            return self.actor.sample(data, row_keys)
 
     def _load_state_dict_eval(self, state_dict: Dict[str, Any]) -> None:
         self._load_weights(state_dict, dict(model=self._model.state_dict()))

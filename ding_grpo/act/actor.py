@@ -58,22 +58,19 @@ class Actor(Protocol):
     def sample(
             self,
             obs: Dict[int, Any],
-            row_keys: Dict[int, RowKey],
+            row_keys: Optional[Dict[int, RowKey]] = None,
             forced: Dict[int, Forced] = {},
             enough: Optional[int] = None,
             trees: Optional[Trees] = None
     ) -> Dict[int, Dict[str, Any]]:
         """Sample an action for each environment. Together with the run's seed, (collect, group, row) of ``row_keys``
-        seeds the row's random numbers, which therefore do not depend on the other rows. ``forced``: by environment, the
-        actions that are taken whatever is sampled, by step from now on, 0 for the first; ignored if the row ends before
-        it. ``enough``, for language models: number of rows of a group that count, the first to end; None for all.
-        ``trees``, for language models: which rows are the same until they divide; None: each is sampled by itself.
-        Returns by environment ``action``, ``logp`` and other entries that ``transition`` needs; with ``enough`` also
-        ``dropped``, whether the row does not count. Raises a ``NumericError`` if the model's output is NaN or
-        infinite."""
-
-    def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
-        """As ``sample``, with the most probable action or token."""
+        seeds the row's random numbers, which therefore do not depend on the other rows; None: take the most probable
+        action or token. ``forced``: by environment, the actions that are taken whatever is sampled, by step from now
+        on, 0 for the first; ignored if the row ends before it. ``enough``, for language models: number of rows of a
+        group that count, the first to end; None for all. ``trees``, for language models: which rows are the same until
+        they divide; None: each is sampled by itself. Returns by environment ``action``, ``logp`` and other entries that
+        ``transition`` needs; with ``enough`` also ``dropped``, whether the row does not count. Raises a
+        ``NumericError`` if the model's output is NaN or infinite."""
 
     def evaluating(self) -> ContextManager:
         """Context of evaluations."""

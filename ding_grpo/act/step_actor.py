@@ -31,23 +31,16 @@ class StepActor(Actor):
     length_name = 'episode_length'
     rate_name = 'steps_per_second'
 
-    def __init__(self, model: nn.Module, temperature: float, seed: int, obs_shape: Any = None) -> None:
-        """Sampling and learning divide the logits of discrete actions by ``temperature``. ``obs_shape``: of an
-        observation, as ``policy.model`` has it."""
-        self._model = model.eval()
-        self._weight = next(model.parameters())  # whose device is the model's
-        self._obs_shape = obs_shape
-        self.exact, self._learns = True, False
-        self._to_space = ToSpace()
-        self._temperature = temperature
-        self.reseed(seed)
-
-    @classmethod
-    def of(cls, model: nn.Module, cfg: Dict, seed: int) -> 'StepActor':
-        """From the section ``policy`` of a config."""
+    def __init__(self, model: nn.Module, cfg: Dict, seed: int) -> None:
+        """``cfg``: the section ``policy`` of a config."""
         if cfg.learn.ppo_param_init:
             init_as_ppo(model)
-        return cls(model, cfg.collect.temperature, seed, cfg.model.get('obs_shape'))
+        self._model = model.eval()
+        self._weight = next(model.parameters())  # whose device is the model's
+        self._obs_shape, self._temperature = cfg.model.get('obs_shape'), cfg.collect.temperature
+        self.exact, self._learns = True, False
+        self._to_space = ToSpace()
+        self.reseed(seed)
 
     def check_learning(self, cfg: Dict) -> None:
         check_for_steps(cfg)
@@ -68,18 +61,16 @@ class StepActor(Actor):
                 raise ConfigError(f'create_config.env: the environment has no {key}, which grpo reads.')
         observation = _sample(observations)
         try:
-            with torch.no_grad():
-                found = self._act(self._model, self._to_device(self.batch([observation])))
+            found = self._act(self.batch([observation]))
         except (RuntimeError, IndexError, TypeError) as error:
             raise ConfigError(_unread(self._model, observations, describe(error))) from error
         self.exact = self._learns_as_it_samples(observation)
-        if not hasattr(actions, 'contains'):
-            return
-        self._to_space = found.to_space(actions)
+        if hasattr(actions, 'contains'):
+            self._to_space = found.to_space(actions)
 
     def _learns_as_it_samples(self, observation: Any) -> bool:
         """Whether the training mode of the model gives the same results, seen on rows of one observation."""
-        model, obs = copy.deepcopy(self._model), self._to_device(self.batch([observation] * ROWS))
+        model, obs = copy.deepcopy(self._model), to_device(self.batch([observation] * ROWS), self._weight.device)
         try:
             with torch.no_grad(), self._own_random_numbers():
                 found = [self._forward(model.train(mode), inputs_of(obs)[0])['logit'] for mode in (False, True)]
@@ -90,7 +81,7 @@ class StepActor(Actor):
     def sample(
             self,
             obs: Dict[int, Any],
-            row_keys: Dict[int, RowKey],
+            row_keys: Optional[Dict[int, RowKey]] = None,
             forced: Dict[int, Forced] = {},
             enough: Optional[int] = None,
             trees: Optional[Trees] = None
@@ -101,10 +92,6 @@ class StepActor(Actor):
         rows = zip(obs, self._to_space(action), action.unbind(0), logp.unbind(0), rows_of(seen))
         return {i: dict(action=a, taken=t, logp=p, seen=o) for i, a, t, p, o in rows}
 
-    def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
-        action, _ = self.act(self.batch([*obs.values()]), list(obs), None)
-        return {i: dict(action=a) for i, a in zip(obs, self._to_space(action))}
-
     def act(self,
             seen: Any,
             env_ids: List[int],
@@ -112,9 +99,7 @@ class StepActor(Actor):
             forced: Dict[int, Forced] = {}) -> Tuple[Tensor, Tensor]:
         """Actions (B, *) of a batch of observations on the CPU, of one environment each, and their log-probabilities
         (B, ). ``row_keys``: see ``sample``; None: the most probable actions."""
-        obs = self._to_device(seen)
-        with torch.no_grad():
-            found = self._act(self._model, obs)
+        found = self._act(seen)
         if row_keys is None:
             action = found.mode()
         else:
@@ -123,7 +108,7 @@ class StepActor(Actor):
             if 0 in forced.get(i, {}):
                 action[line] = torch.as_tensor(forced[i][0]).to(action)
         logp = found.log_prob(action).cpu()
-        check_sampled(logp.isfinite(), self._model, env_ids, row_keys or {}, obs=obs)
+        check_sampled(logp.isfinite(), self._model, env_ids, row_keys or {}, obs=seen)
         return action.cpu(), logp
 
     def batch(self, observations: Sequence[Any]) -> Any:
@@ -162,7 +147,7 @@ class StepActor(Actor):
         inputs, mask = inputs_of(batch.obs)
         output = self._forward(model, inputs, 'compute_actor' if critic is None else 'compute_actor_critic')
         model.eval()
-        found = self._distribution(model, output, mask)  # of the M steps that count
+        found = self._distribution(output, mask)  # of the M steps that count
         of_steps = dict(logp=found.log_prob(batch.action[counted]), entropy=found.entropy())  # (M, ) each
         if critic is not None:
             of_steps['value'] = output['value']
@@ -220,22 +205,21 @@ class StepActor(Actor):
     def memory_advice(self, cfg: Dict) -> str:
         return f'Use smaller mini-batches, now policy.learn.batch_groups = {cfg.learn.batch_groups}.'
 
-    def _to_device(self, batch: Any) -> Any:
-        return to_device(batch, self._weight.device)
-
-    def _act(self, model: nn.Module, obs: Any) -> Distribution:
-        inputs, mask = inputs_of(obs)
-        return self._distribution(model, self._forward(model, inputs), mask)
+    @torch.no_grad()
+    def _act(self, seen: Any) -> Distribution:
+        """For a batch of observations on the CPU."""
+        inputs, mask = inputs_of(to_device(seen, self._weight.device))
+        return self._distribution(self._forward(self._model, inputs), mask)
 
     def _forward(self, model: nn.Module, inputs: Any, mode: str = 'compute_actor') -> Any:
         return model(inputs, mode=mode) if hasattr(model, 'compute_actor') else model(inputs)
 
-    def _distribution(self, model: nn.Module, output: Any, mask: Optional[Tensor]) -> Distribution:
+    def _distribution(self, output: Any, mask: Optional[Tensor]) -> Distribution:
         logit = output.get('logit') if isinstance(output, dict) else None
         found = distribution(logit, self._temperature, mask)
         if found is None:
             raise ConfigError(
-                f'policy.model.type: {type(model).__name__} has no actor that grpo can train. It needs logits of '
+                f'policy.model.type: {type(self._model).__name__} has no actor that grpo can train. It needs logits of '
                 "discrete actions (B, N), or mu and sigma of continuous ones (action_space 'discrete', 'continuous' or "
                 "'hybrid')."
             )

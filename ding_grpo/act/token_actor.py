@@ -36,36 +36,24 @@ class TokenActor(Actor):
     rate_name = 'tokens_per_second'
     fused = True  # one pass over the many weights of a language model
 
-    def __init__(
-            self,
-            model: CausalLM,
-            sampling: Sampling,
-            log_prob_fn: Callable,
-            seed: int,
-            autocast: bool = False,
-            sampler: Optional[Sampler] = None
-    ) -> None:
-        """``log_prob_fn`` is ``linear_log_prob`` or a ``LogProbFunction``. ``autocast``: sample in bfloat16.
-        ``sampler``: who turns prompts into rows; None for the model itself."""
-        self._model = model
+    def __init__(self, model: CausalLM, sampling: Sampling, log_prob_fn: Callable, seed: int) -> None:
+        """``log_prob_fn`` is ``linear_log_prob`` or a ``LogProbFunction``."""
+        self._model, self._log_prob_fn = model, log_prob_fn
         self._sampling = self._unbound = sampling
-        self._log_prob_fn = log_prob_fn
         self.reseed(seed)
-        self._autocast = autocast
-        self._trained_with: Optional[str] = None  # hash of the vocabulary of a checkpoint
-        self._eval_autocast = True
-        self._logit_bias: List[Tuple] = []  # (token, bias), until the environment's tokenizer is known
-        self.sampler = ModelSampler(model) if sampler is None else sampler
+        self.sampler: Sampler = ModelSampler(model)  # who turns prompts into rows
         self._loaded: Optional[int] = None  # version of the weights that the sampler has
+        self._logit_bias: List[Tuple] = []  # (token, bias), until the environment's tokenizer is known
+        self._autocast, self._eval_autocast = False, True  # whether rows are sampled in bfloat16
+        self._trained_with: Optional[str] = None  # hash of the vocabulary of a checkpoint
 
     @classmethod
     def of(cls, model: CausalLM, cfg: Dict, seed: int, sampler: Optional[Sampler] = None) -> 'TokenActor':
-        """From the section ``policy`` of a config."""
-        collect, log_prob_fn = cfg.collect, LOG_PROB_FNS[cfg.learn.log_prob_fn]
-        sampler = make_sampler(cfg, model) if sampler is None else sampler
-        self = cls(model, find_sampling(collect), log_prob_fn, seed, collect.autocast is not None, sampler)
-        self._logit_bias = processor_arguments(collect.processors).get('logit_bias', [])
-        self._eval_autocast = cfg.eval.autocast
+        """From the section ``policy`` of a config; ``sampler``: in place of that of the config."""
+        self = cls(model, find_sampling(cfg.collect), LOG_PROB_FNS[cfg.learn.log_prob_fn], seed)
+        self.sampler = make_sampler(cfg, model) if sampler is None else sampler
+        self._logit_bias = processor_arguments(cfg.collect.processors).get('logit_bias', [])
+        self._autocast, self._eval_autocast = cfg.collect.autocast is not None, cfg.eval.autocast
         return self
 
     @property
@@ -126,7 +114,7 @@ class TokenActor(Actor):
     def sample(
             self,
             obs: Dict[int, Any],
-            row_keys: Dict[int, RowKey],
+            row_keys: Optional[Dict[int, RowKey]] = None,
             forced: Dict[int, Forced] = {},
             enough: Optional[int] = None,
             trees: Optional[Trees] = None
@@ -134,11 +122,46 @@ class TokenActor(Actor):
         """See ``Actor.sample``: a completion, or the next turn. The outputs have ``prompt`` (L, ), ``action`` and
         ``logp`` (S, ), and ``kept`` (S, K), or None, or a ``KeptSets`` where the sets have any size; with ``trees``
         also ``leader`` (S, ), see ``tree_advantage``."""
-        most = self._known_spec.max_new_tokens
-        uniform = np.stack([self._generators.of(i, row_keys[i]).random(most) for i in obs])  # (B, T)
-        device = self._model.device
-        with torch.autocast(device.type, torch.bfloat16) if self._autocast else nullcontext():
-            return self._generate(obs, torch.from_numpy(uniform).to(device), row_keys, forced, enough, trees)
+        spec, device, keys = self._known_spec, self._model.device, row_keys or {}
+        stripped = [strip(spec.tokenizer.encode(o) if isinstance(o, str) else o) for o in obs.values()]
+        room = [spec.max_prompt_length + spec.max_tokens - len(prompt) for prompt in stripped]
+        limit = torch.tensor(room, device=device) if min(room) < spec.max_new_tokens else None
+        if enough is not None and any(len(key) < 3 for key in keys.values()):
+            raise ConfigError(
+                'policy.collect.extra_rows: needs the group collector, which tells which rows are a group. Set it to 0.'
+            )
+        early_stop = None if enough is None else EarlyStop([keys[i][1:3] for i in obs], enough, device)
+        places = {(line, t): token for line, i in enumerate(obs) for t, token in forced.get(i, {}).items()}
+        branching = None if trees is None else trees.branching(list(obs), keys, stripped, spec.tokenizer)
+        uniform = None
+        if row_keys is not None:
+            numbers = [self._generators.of(i, row_keys[i]).random(spec.max_new_tokens) for i in obs]  # (B, T)
+            uniform = torch.from_numpy(np.stack(numbers)).to(device)
+        request = RowRequest(list(obs), stripped, keys, uniform, limit, places, early_stop, branching)
+        autocast = self._autocast and row_keys is not None
+        with torch.autocast(device.type, torch.bfloat16) if autocast else nullcontext():
+            self.prepare()
+            rollout = self.sampler.sample(request)
+        action, logp, kept, after = rollout.action.cpu(), rollout.logp.cpu(), rollout.kept, rollout.sampled_after
+        if isinstance(kept, Tensor):
+            kept = kept.cpu()
+        check_sampled(logp.isfinite(), self._model, list(obs), keys, prompts=stripped)
+        output = {}
+        for line, (env_id, n) in enumerate(zip(obs, rollout.length.tolist())):
+            output[env_id] = own = dict(
+                prompt=stripped[line],
+                action=action[line, :n],
+                logp=logp[line, :n],
+                kept=_first(None if kept is None else kept[line], n),
+                sampled_after=_first(None if after is None else after[line], n),
+                leader=None if branching is None else branching.of_tokens(line, n),
+            )
+            if getattr(spec, 'reads_logp', False):
+                columns = [own['action'].numpy(), own['logp'].double().numpy()]
+                own.update(tokens=own['action'], action=np.rec.fromarrays(columns, names='token,logp'))
+        for i, counts in zip(obs, [] if early_stop is None else early_stop.counted(rollout.length)):
+            output[i]['dropped'] = not counts
+        return output
 
     def prepare(self) -> None:
         """Give the sampler the weights that the model has now."""
@@ -146,9 +169,6 @@ class TokenActor(Actor):
         if version != self._loaded:
             self.sampler.load(self._model.state_dict(), version)
             self._loaded = version_of(self._model)  # a sampler may try other weights
-
-    def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
-        return self._generate(obs)
 
     def close(self) -> None:
         self.sampler.close()
@@ -278,52 +298,6 @@ class TokenActor(Actor):
             'Read fewer tokens at a time, which only changes memory, now policy.learn.micro_batch_tokens = '
             f'{cfg.learn.micro_batch_tokens}. Or use policy.model.gradient_checkpointing=True or policy.model.lora.'
         )
-
-    def _generate(
-            self,
-            obs: Dict[int, Any],
-            uniform: Optional[Tensor] = None,
-            row_keys: Dict[int, RowKey] = {},
-            forced: Dict[int, Forced] = {},
-            enough: Optional[int] = None,
-            trees: Optional[Trees] = None
-    ) -> Dict[int, Dict[str, Any]]:
-        spec = self._known_spec
-        stripped = [strip(spec.tokenizer.encode(o) if isinstance(o, str) else o) for o in obs.values()]
-        room = [spec.max_prompt_length + spec.max_tokens - len(prompt) for prompt in stripped]
-        limit = torch.tensor(room, device=self._model.device) if min(room) < spec.max_new_tokens else None
-        if enough is not None and any(len(key) < 3 for key in row_keys.values()):
-            raise ConfigError(
-                'policy.collect.extra_rows: needs the group collector, which tells which rows are a group. Set it to 0.'
-            )
-        early_stop = None if enough is None else EarlyStop([row_keys[i][1:3] for i in obs], enough, self._model.device)
-        places = {(line, t): token for line, i in enumerate(obs) for t, token in forced.get(i, {}).items()}
-        branching = None if trees is None else trees.branching(list(obs), row_keys, stripped, spec.tokenizer)
-        self.prepare()
-        rollout = self.sampler.sample(
-            RowRequest(list(obs), stripped, row_keys, uniform, limit, places, early_stop, branching)
-        )
-        action, logp, kept, after = rollout.action.cpu(), rollout.logp.cpu(), rollout.kept, rollout.sampled_after
-        if isinstance(kept, Tensor):
-            kept = kept.cpu()
-        check_sampled(logp.isfinite(), self._model, list(obs), row_keys, prompts=stripped)
-        output = {}
-        for line, (env_id, n) in enumerate(zip(obs, rollout.length.tolist())):
-            output[env_id] = dict(
-                prompt=stripped[line],
-                action=action[line, :n],
-                logp=logp[line, :n],
-                kept=_first(None if kept is None else kept[line], n),
-                sampled_after=_first(None if after is None else after[line], n),
-                leader=None if branching is None else branching.of_tokens(line, n),
-            )
-            if getattr(spec, 'reads_logp', False):
-                own = output[env_id]
-                columns = [own['action'].numpy(), own['logp'].double().numpy()]
-                own.update(tokens=own['action'], action=np.rec.fromarrays(columns, names='token,logp'))
-        for i, counts in zip(obs, [] if early_stop is None else early_stop.counted(rollout.length)):
-            output[i]['dropped'] = not counts
-        return output
 
 
 def _first(of_tokens: Union[Tensor, KeptSets, None], n: int) -> Union[Tensor, KeptSets, None]:
