@@ -38,9 +38,9 @@ class EngineOptions(NamedTuple):
             if 'python' not in launch:
                 raise ConfigError(f'{KEY}.launch.python: missing; must be the Python of an environment with vLLM.')
             launch = Launch(launch['python'], tuple(map(str, launch.get('args', ()))), dict(launch.get('env', {})))
-        urls = () if url is None else tuple(u.rstrip('/') for u in ([url] if isinstance(url, str) else url))
-        rest = {key: value for key, value in engine.items() if key in ('folder', 'seconds', 'patience', 'record')}
-        return cls(urls, launch, **rest)
+        urls = [url] if isinstance(url, str) else url or ()
+        rest = {key: value for key, value in engine.items() if key not in ('type', 'url', 'launch')}
+        return cls(tuple(u.rstrip('/') for u in urls), launch, **rest)
 
 
 def _is_url(url: Any) -> bool:

@@ -20,7 +20,7 @@ from ding_common import ConfigError, PeerError, parallel
 from .launched import MODEL, LaunchedServer, free_port
 from .options import KEY, EngineOptions
 from .server import Row, Server, Unavailable
-from .transfer import Transfer
+from .transfer import WholeModel
 
 LONGEST_WAIT = 30.0  # seconds between two attempts
 ATTEMPTS = 6  # of a request that fails in a server which runs
@@ -35,7 +35,7 @@ class ServerPool:
     waits, and gives them to the servers.
     """
 
-    def __init__(self, options: EngineOptions, transfer: Transfer) -> None:
+    def __init__(self, options: EngineOptions, transfer: WholeModel) -> None:
         self.options, self.transfer = options, transfer
         self.servers: List[Server] = []
         self.process: Optional[LaunchedServer] = None  # if the run has started one
@@ -167,8 +167,8 @@ class ServerPool:
                 server.wait(self.options.patience, ended)
                 if server.version != self.version:
                     with self._writing():
-                        self.transfer.write(self.folder, self.version)
-                    self.transfer.give(server, self.folder, self.version)
+                        path = self.transfer.write(self.folder, self.version)
+                    self.transfer.give(server, path, self.version)
                 return
             except Unavailable as error:
                 if time.monotonic() - start > self.options.patience:

@@ -192,21 +192,25 @@ def explanation(rows: _Rows, gap: Gap, weights: Dict[str, Tensor], true: Dict[st
     is found."""
     if gap.mean < CLEAN:
         return None
-    nearest = _Nearest(gap.mean)
-    everything = _gap_with(rows, weights, true, list(weights)).mean
-    nearest.see(everything, 'all of them')
+
+    def with_old(names: List[str]) -> float:
+        with exchanged(weights, {name: true[name] for name in names}):
+            return rows.gap().mean
+
+    everything = with_old(list(weights))
+    found = {'all of them': everything}  # mean gaps, by what has its old values
     tied = rows.tied(weights)
     if tied is not None:
-        nearest.see(rows.gap(true[tied]).mean, 'the output matrix, which is tied to the embedding')
-    for kind, names in _kinds(weights).items():
-        nearest.see(_gap_with(rows, weights, true, names).mean, kind)
+        found['the output matrix, which is tied to the embedding'] = rows.gap(true[tied]).mean
+    found.update({kind: with_old(names) for kind, names in _kinds(weights).items()})
     wrong = gap.mean > OTHER * everything or not half
-    for name in weights if wrong else ():
-        nearest.see(_gap_with(rows, weights, true, [name]).mean, name)
-    if nearest.name is not None:
+    if wrong:
+        found.update({name: with_old([name]) for name in weights})
+    nearest = min(found, key=found.get)
+    if found[nearest] < NEARER * gap.mean:
         return (
-            f'it has old values of {nearest.name}. With these the difference is {nearest.gap:.1e} nats in the mean, '
-            f'with what was sent {gap.mean:.1e}'
+            f'it has old values of {nearest}. With these the difference is {found[nearest]:.1e} nats in the mean, with '
+            f'what was sent {gap.mean:.1e}'
         )
     if not wrong:
         return None
@@ -215,23 +219,6 @@ def explanation(rows: _Rows, gap: Gap, weights: Dict[str, Tensor], true: Dict[st
         'computes another function: compare its config with the model (rotary embedding, types, quantization), and '
         'start it with --logprobs-mode processed_logprobs'
     )
-
-
-class _Nearest:
-    """The old weights with which a reading is nearest to the engine, if it is much nearer than without them."""
-
-    def __init__(self, gap: float) -> None:
-        self.gap, self.name = NEARER * gap, None
-
-    def see(self, gap: float, name: str) -> None:
-        if gap < self.gap:
-            self.gap, self.name = gap, name
-
-
-def _gap_with(rows: _Rows, weights: Dict[str, Tensor], true: Dict[str, Tensor], names: List[str]) -> Gap:
-    """The gap of a reading with the true values of some weights."""
-    with exchanged(weights, {name: true[name] for name in names}):
-        return rows.gap()
 
 
 def _kinds(weights: Dict[str, Tensor]) -> Dict[str, List[str]]:

@@ -21,18 +21,14 @@ class Renewal:
 
     def __init__(self, newest: Newest, pool: Any) -> None:
         """``pool``: has the weights of ``newest``."""
-        self._newest, self._pool = newest, pool
+        self.newest, self._pool = newest, pool
         self.sampled_after = {pool.version: newest.steps}  # number of optimizer steps before each version
-
-    @property
-    def is_due(self) -> bool:
-        return self._newest.has_newer
 
     def take(self) -> None:
         """While no requests run."""
-        self._newest.take()
+        self.newest.take()
         self._pool.renew()
-        self.sampled_after[self._pool.version] = self._newest.steps
+        self.sampled_after[self._pool.version] = self.newest.steps
 
 
 class Requests:
@@ -130,7 +126,7 @@ class Requests:
 
         def watch() -> None:
             while not ended.wait(POLL):  # again and again: a request may reach its server after it was ended
-                if self._renewal.is_due:
+                if self._renewal.newest.has_newer:
                     due.set()
                     for future in asked:
                         future.cancel()
