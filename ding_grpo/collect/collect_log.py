@@ -1,13 +1,14 @@
+import os
 from logging import Logger
 from typing import Any, Callable, Dict, List
 
 import numpy as np
 
-from ding_common import parallel
+from ding_common import append_json, parallel
 from ding_grpo.logs.scalars import add_scalars
 from ding_grpo.logs.screen import show
 
-from .completion_table import CompletionTable
+from .completion_table import best_and_worst, failed, records_of, table
 from .group import Collected, equal_in_float32
 
 # State that a resumed run restores.
@@ -15,10 +16,13 @@ COUNTERS = ('episodes', 'last_table', 'last_print')
 
 
 class CollectLog:
-    """Log of a collector: numbers as text and for TensorBoard, and tables of completions."""
+    """Log of a collector: numbers as text and for TensorBoard, and completions: the best and the worst of each group in
+    a table for readers (completions.txt), and untruncated, with those that could not be scored, in completions.jsonl.
+    """
 
-    def __init__(self, name: str, cfg: Dict, logger: Logger, tb_logger: Any, table: CompletionTable) -> None:
-        self._name, self._cfg, self._logger, self._tb_logger, self._table = name, cfg, logger, tb_logger, table
+    def __init__(self, name: str, cfg: Dict, folder: str, logger: Logger, tb_logger: Any) -> None:
+        self._name, self._cfg, self._logger, self._tb_logger = name, cfg, logger, tb_logger
+        self._path = os.path.join(folder, 'completions')
         self._episodes = 0
         self._last_table = self._last_print = None
         self._told_equal = False  # in this run
@@ -51,7 +55,7 @@ class CollectLog:
                 'float32, so nothing is learned from their difference. Subtract a constant, or raise the difference.'
             )
         if 'completion' in groups[0].infos[0]:
-            self._write_tables(groups, train_iter, advantages)
+            self._write_completions(groups, train_iter, advantages)
 
     def _write_numbers(
             self, groups: List[Collected], episodes: int, seconds: float, train_iter: int, envstep: int, further: Dict
@@ -75,15 +79,17 @@ class CollectLog:
         for axis, step in (('iter', train_iter), ('step', envstep)):
             add_scalars(self._tb_logger, {f'{self._name}_{axis}/{name}': value for name, value in info.items()}, step)
 
-    def _write_tables(self, groups: List[Collected], train_iter: int, advantages: Callable) -> None:
-        samples, infos = [group.sample for group in groups], [group.infos for group in groups]
+    def _write_completions(self, groups: List[Collected], train_iter: int, advantages: Callable) -> None:
         due = self._last_table is None or train_iter - self._last_table >= self._cfg.table_freq
-        failed = any(sample['failed'].any() for sample in samples)
-        if not (due or failed):
+        if not (due or any(map(failed, groups))):
             return
-        of_rows = advantages(samples)
+        of_rows, records = advantages([group.sample for group in groups]), []
         if due:
             self._last_table = train_iter
-            show(self._table.write(train_iter, infos, samples, of_rows))
-        if failed:
-            self._table.write_failed(train_iter, infos, samples, of_rows)
+            records = records_of(train_iter, groups, of_rows, best_and_worst)
+            text = table(train_iter, records[:self._cfg.table_rows])
+            with open(f'{self._path}.txt', 'a', encoding='utf-8') as f:
+                f.write(text + '\n\n')
+            show(text)
+        for record in [*records, *records_of(train_iter, groups, of_rows, failed)]:
+            append_json(f'{self._path}.jsonl', record)

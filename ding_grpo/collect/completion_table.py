@@ -1,68 +1,54 @@
-import os
-from typing import Any, Dict, List, Optional
+"""
+Sampled completions, or dialogues of several turns, for a human reader. Of an episode of several texts the first row is
+shown, whose info has all of them.
+"""
+from typing import Any, Callable, Dict, List, Optional
 
 from tabulate import tabulate
 from torch import Tensor
 
-from ding_common import append_json, printable
+from ding_common import printable
 from ding_grpo.logs.screen import shorten
 
+from .group import Collected
 
-class CompletionTable:
-    """Writes sampled completions, or dialogues of several turns, for a human reader. The best and the worst of each
-    group go into a small table and a file of JSON lines. Completions that could not be scored go into the same file.
-    Of an episode of several texts the first row is written, whose info has all of them."""
+HEADER = ('prompt', 'completion', '', 'reward', 'advantage', 'parts')
 
-    def __init__(self, path: str, rows: int) -> None:
-        """Tables of at most ``rows`` rows are appended to PATH.txt, completions to PATH.jsonl."""
-        self._path = path
-        self._rows = rows
 
-    def write(
-            self, train_iter: int, infos: List[List[Dict[str, Any]]], samples: List[Dict[str, Any]],
-            advantages: List[Tensor]
-    ) -> str:
-        """Append a table to the text file, and the untruncated best and worst completion of every group to the file of
-        JSON lines. For each group, ``infos`` has the info of the last step of each row, ``advantages`` those of its
-        rows (G, ), or None if they are not known yet. Returns the table."""
-        records, lines = [], []
-        for group, sample, adv in zip(infos, samples, advantages):
-            reward = sample['reward'].sum(1)[:len(group)]  # (G, )
-            scored = (sample['failed'][:len(group)] == 0).nonzero().squeeze(1)
-            if len(scored) == 0:
-                continue
-            best, worst = scored[reward[scored].argmax()], scored[reward[scored].argmin()]
-            for row in dict.fromkeys([int(best), int(worst)]):
-                info = group[row]
-                records.append(_record(train_iter, sample, row, info, adv))
-                parts = ' '.join(
-                    f"{name} {'-' if value is None else f'{value:.2f}'}" for name, value in info['reward_parts'].items()
-                )
-                lines.append(
-                    [
-                        shorten(info['prompt'], 34),
-                        shorten(info['completion'], 44), 'cut' if info['truncated'] else '', f'{reward[row]:.2f}',
-                        '' if adv is None else f'{adv[row]:+.2f}', parts
-                    ]
-                )
-        header = ['prompt', 'completion', '', 'reward', 'advantage', 'parts']
-        text = f'completions at update {train_iter}\n' + tabulate(lines[:self._rows], header, disable_numparse=True)
-        text = printable(text)  # names of parts
-        os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        with open(f'{self._path}.txt', 'a', encoding='utf-8') as f:
-            f.write(text + '\n\n')
-        for record in records:
-            append_json(f'{self._path}.jsonl', record)
-        return text
+def best_and_worst(group: Collected) -> List[int]:
+    """These rows of a group, without those that could not be scored; one if they are the same."""
+    number = len(group.infos)
+    reward = group.sample['reward'].sum(1)[:number]  # (G, )
+    scored = (group.sample['failed'][:number] == 0).nonzero().squeeze(1)
+    if len(scored) == 0:
+        return []
+    return list(dict.fromkeys([int(scored[reward[scored].argmax()]), int(scored[reward[scored].argmin()])]))
 
-    def write_failed(
-            self, train_iter: int, infos: List[List[Dict[str, Any]]], samples: List[Dict[str, Any]],
-            advantages: List[Tensor]
-    ) -> None:
-        """Append every completion that could not be scored, untruncated, to the file of JSON lines."""
-        for group, sample, adv in zip(infos, samples, advantages):
-            for row in sample['failed'][:len(group)].nonzero().squeeze(1).tolist():
-                append_json(f'{self._path}.jsonl', _record(train_iter, sample, row, group[row], adv))
+
+def failed(group: Collected) -> List[int]:
+    """The rows that could not be scored."""
+    return group.sample['failed'][:len(group.infos)].nonzero().squeeze(1).tolist()
+
+
+def records_of(train_iter: int, groups: List[Collected], advantages: List[Optional[Tensor]],
+               rows: Callable) -> List[Dict[str, Any]]:
+    """The rows that ``rows`` chooses of each group, untruncated; ``advantages``: of each group's rows (G, ), or None if
+    they are not known yet."""
+    return [
+        _record(train_iter, group.sample, row, group.infos[row], adv) for group, adv in zip(groups, advantages)
+        for row in rows(group)
+    ]
+
+
+def table(train_iter: int, records: List[Dict[str, Any]]) -> str:
+    lines = []
+    for r in records:
+        parts = [f"{name} {'-' if x is None else f'{x:.2f}'}" for name, x in r['reward_parts'].items()]
+        advantage = '' if r['advantage'] is None else f"{r['advantage']:+.2f}"
+        text = shorten(r['prompt'], 34), shorten(r['completion'], 44)
+        lines.append([*text, 'cut' if r['truncated'] else '', f"{r['reward']:.2f}", advantage, ' '.join(parts)])
+    # names of parts may be unprintable
+    return printable(f'completions at update {train_iter}\n' + tabulate(lines, HEADER, disable_numparse=True))
 
 
 def _record(train_iter: int, sample: Dict[str, Any], row: int, info: Dict[str, Any],

@@ -26,19 +26,18 @@ class Deferred:
     """The scorer of an env manager's reference environment, if it has one."""
 
     def __init__(self, manager: BaseEnvManager) -> None:
-        scorer: Optional[Scorer] = getattr(manager.env_ref, 'scorer', None)
-        self._exists, self._scorer = scorer is not None, scorer
+        self._scorer: Optional[Scorer] = getattr(manager.env_ref, 'scorer', None)
         # One call takes the place of many steps; it may take as long as one of them.
-        self._score = scorer and timeout_wrapper(scorer.score, step_timeout(manager))
+        self._score = self._scorer and timeout_wrapper(self._scorer.score, step_timeout(manager))
 
     def start(self, arguments: Optional[Dict[str, Any]] = None) -> Optional[Dict[str, Any]]:
-        return dict(arguments or {}, defer_score=True) if self._exists else arguments
+        return arguments if self._scorer is None else dict(arguments or {}, defer_score=True)
 
     def is_unscored(self, step: BaseEnvTimestep) -> bool:
-        return self._exists and 'unscored' in step.info
+        return self._scorer is not None and 'unscored' in step.info
 
     def score(self, steps: List[Tuple[int, BaseEnvTimestep]]) -> List[BaseEnvTimestep]:
-        """See ``Scorer.score``. Like a step of an environment, the call may take ``env.manager.step_timeout``."""
+        """See ``Scorer.score``, which is not called without episodes."""
         return self._score(steps) if steps else []
 
     def close(self) -> None:

@@ -2,19 +2,19 @@ import os
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from ding.envs import BaseEnvManager
+from ding.envs.env_manager.base_env_manager import timeout_wrapper
 from ding.utils import SERIAL_COLLECTOR_REGISTRY, build_logger
 from ding.worker.collector.base_serial_collector import ISerialCollector
 
-from ding_common import ConfigError, parallel, unwrap_task_error
-from ding_common.processes.ding_private import disable_auto_reset
+from ding_common import ConfigError, TaskError, parallel, unwrap_task_error
+from ding_common.processes.ding_private import disable_auto_reset, step_timeout
+from ding_common.processes.random_state import random_state_kept
 from ding_grpo.data.capability import group_policy
 from ding_grpo.learn.extra_loss import load
-from ding_grpo.logs.screen import keep_off_screen, run_folder
+from ding_grpo.logs.screen import keep_off_screen, run_folder, show
 
 from .collect_log import CollectLog
-from .completion_table import CompletionTable
 from .failures import check_failures
-from .probe import probe
 from .records import NAME, write_records
 from .source import GroupSource, PlayedGroups
 
@@ -74,9 +74,8 @@ class GroupCollector(ISerialCollector):
         )
         self._tb_logger = own_tb_logger if tb_logger is None else tb_logger
         keep_off_screen(self._logger)
-        table = CompletionTable(os.path.join(folder, 'completions'), cfg.table_rows)
         self._records = os.path.join(folder, NAME)
-        self._log = CollectLog(instance_name, cfg, self._logger, self._tb_logger, table)
+        self._log = CollectLog(instance_name, cfg, folder, self._logger, self._tb_logger)
         self._closed = False
         self._policy: Optional[NamedTuple] = None
         self._source: Optional[GroupSource] = None
@@ -106,8 +105,7 @@ class GroupCollector(ISerialCollector):
                     'from groups. Remove the collector, or use grpo.'
                 )
             self._renew_source()
-            spaces = self._env.observation_space, self._env.action_space
-            self._learns.bind(self.token_spec, spaces)
+            self._learns.bind(self.token_spec, (self._env.observation_space, self._env.action_space))
         self._policy.reset()
 
     def _renew_source(self) -> None:
@@ -124,8 +122,24 @@ class GroupCollector(ISerialCollector):
         return make(self._cfg, self._env, self._policy, self._logger)
 
     def probe(self, problems: int) -> List[Dict[str, Any]]:
-        """Score texts that no policy wrote, of some problems, see ``ding_grpo.collect.probe``."""
-        return probe(self._env, problems)
+        """Score texts that no policy wrote, of some problems, in environments that can (``dizoo_llm/envs/probe.py``).
+        The random numbers of the run stay as they are. Returns what ``of_probes`` takes; empty for other environments,
+        and if a problem has no prompt, which the environments report when they get to it."""
+        own = getattr(self._env.env_ref, 'probe', None)
+        if own is None:
+            return []
+        limit = step_timeout(self._env)
+        with random_state_kept():
+            try:
+                return timeout_wrapper(own, limit)(problems)
+            except TaskError:
+                return []
+            except TimeoutError:
+                show(
+                    f'env.manager.step_timeout = {limit}: the scorer took longer for the demonstrations and junk of '
+                    f'{problems} problems, so they are not compared'
+                )
+                return []
 
     def reset(self, _policy: Optional[NamedTuple] = None, _env: Optional[BaseEnvManager] = None) -> None:
         if _env is not None:
