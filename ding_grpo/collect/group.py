@@ -23,7 +23,7 @@ class Group:
         self.env_ids = env_ids
         self.problem = problem  # None: the environment draws it from the seed
         self.greedy = greedy
-        self.baseline: Optional[Group] = None
+        self.baseline: Optional[Group] = None  # the greedy one that it is compared with
         self.restarts = 0
         self.steps = 0
         self.begin()
@@ -59,10 +59,6 @@ class Group:
         self.running.discard(env_id)
         self.rows.remove(env_id)
         self.dropped_tokens += len(output['action'])
-
-    def compare_with(self, greedy: 'Group') -> None:
-        self.baseline = greedy
-        self.steps += greedy.steps
 
     def fold(self, policy: NamedTuple, train_iter: int) -> 'Collected':
         if self.baseline is not None:

@@ -61,25 +61,20 @@ class PlayedGroups:
         self.envstep = 0
 
     def sample(self, target: int, train_iter: int, policy_kwargs: Dict) -> Sampled:
-        sampled = self.sample_unrated(target, train_iter, policy_kwargs)
-        self.rate(sampled)
-        return sampled
-
-    def sample_unrated(self, target: int, train_iter: int, policy_kwargs: Dict) -> Sampled:
-        """As ``sample``; the order of the problems does not learn of it before ``rate``."""
         if train_iter != self.collect_iter:
             self.started += self.groups
             self.collect_iter, self.groups = train_iter, 0
         clock, memory = dict(sampling=0., scoring=0.), MemoryMeter(self._learns.device)
-        done: List[Collected] = []
-        replaced: List[Collected] = []
+        done, replaced = [], []
         while len(done) < target:
             for group in self._play(target - len(done), train_iter, policy_kwargs, clock, memory):
                 group.filter(self._cfg.reward_range)
                 useless = group.sample['equal'] or group.sample['filtered']
                 replace = useless and len(replaced) < self._cfg.max_replacements
                 (replaced if replace else done).append(group)
-        return Sampled(done, replaced, clock, memory.most)
+        sampled = Sampled(done, replaced, clock, memory.most)
+        self.rate(sampled)
+        return sampled
 
     def rate(self, sampled: Sampled) -> None:
         """Tell the order of the problems how often each was solved."""
@@ -126,7 +121,8 @@ class PlayedGroups:
         groups, greedy = play(), play(greedy=True) if self._learns.needs_greedy else []
         self._player.score([group for group in [*groups, *greedy] if group.unscored], seconds, memory)
         for group, row in zip(groups, greedy):
-            group.compare_with(row)
+            group.baseline = row
+            group.steps += row.steps
         mine = [group.fold(self._policy, train_iter) for group in groups]
         # Environments seed the generators of Python and NumPy, so that these differ between processes here. What draws
         # from them next, such as a replay buffer, must draw the same numbers in all processes.
