@@ -50,19 +50,16 @@ class BadUpdates:
         if self.in_a_row not in (1, self._most):
             return
         lines = [f"loss {step['total_loss']}, norm of the gradient {step['grad_norm']}", *facts()]
-        skipped = 'had a step that was skipped, for its loss or gradient is not finite'
         if self.in_a_row == self._most:
-            raise NumericError(
-                '\n'.join(
-                    [
-                        f'policy.learn.max_bad_updates = {self._most}: that many updates in a row skipped a step, '
-                        'because its loss or gradient is NaN or infinite', *lines
-                    ]
-                )
+            told = (
+                f'policy.learn.max_bad_updates = {self._most}: that many updates in a row skipped a step, because its '
+                'loss or gradient is NaN or infinite'
             )
+            raise NumericError('\n'.join([told, *lines]))
         if parallel.rank() == 0:
+            told = f'update {update} had a step that was skipped, for its loss or gradient is not finite'
             # on a terminal, start a new line, because the progress line does not end with one
-            click.echo('\n' * sys.stdout.isatty() + '\n  '.join([f'update {update} {skipped}', *lines]))
+            click.echo('\n' * sys.stdout.isatty() + '\n  '.join([told, *lines]))
 
 
 def check_sampled(
@@ -152,9 +149,9 @@ def _first_of(tensors: Iterable[Tuple[str, Tensor]], what: str) -> List[str]:
 
 def _finite_rows(obs: Any) -> Tensor:
     """(M, ): whether all numbers of a row are neither NaN nor infinite."""
-    parts = [_finite_rows(x)
-             for x in obs.values()] if isinstance(obs, dict) else [obs.isfinite().reshape(len(obs), -1).all(1)]
-    return torch.stack(parts).all(0).cpu()
+    if isinstance(obs, dict):
+        return torch.stack([_finite_rows(x) for x in obs.values()]).all(0)
+    return obs.isfinite().reshape(len(obs), -1).all(1).cpu()
 
 
 def tokenizer_notice(pretrained: str, tokenizer: Any) -> Optional[str]:
@@ -164,9 +161,7 @@ def tokenizer_notice(pretrained: str, tokenizer: Any) -> Optional[str]:
         return None
     own, given = Tokenizer.from_file(file).get_vocab(), tokenizer.get_vocab()
     different = sum(own.get(token) != i for token, i in given.items())
-    if different == 0:
-        return None
-    return (
+    return None if different == 0 else (
         f'env.tokenizer: {different} of its {len(given)} tokens have other ids in the tokenizer of '
         f'policy.model.pretrained = {pretrained!r}, which the model was trained with. Set '
         f'env.tokenizer = dict(pretrained={pretrained!r}).'
