@@ -247,7 +247,7 @@ class GRPOPolicy(Policy):
     def _init_collect(self) -> None:
         self._unroll_len = self._cfg.collect.unroll_len
         self._priority = self._cfg.priority
-        self._own_keys, self.trees = EpisodeKeys(), Trees.of(self._cfg.collect.tree)
+        self._own_keys, self.trees = EpisodeKeys(), Trees(self._cfg.collect.tree)
 
     def _forward_collect(
             self,

@@ -86,9 +86,7 @@ class Categorical:
                 f'policy.model.action_shape = {self.logit.shape[1]}: the actions of the environment are {space}. Set '
                 f'it to {np.ravel(space.nvec).tolist()}.'
             )
-        _check_kind(space, 'discrete')
-        if self.logit.shape[1] != int(space.n):
-            raise _other_size(self.logit.shape[1], int(space.n))
+        _check(space, 'discrete', self.logit.shape[1])
         return ToSpace(start=int(getattr(space, 'start', 0)))
 
 
@@ -117,9 +115,7 @@ class Gaussian:
         raise ConfigError('policy.model.action_space: continuous actions have densities, no probabilities.')
 
     def to_space(self, space: Any) -> ToSpace:
-        _check_kind(space, 'continuous')
-        if self.mu.shape[1] != int(np.prod(space.shape)):
-            raise _other_size(self.mu.shape[1], int(np.prod(space.shape)))
+        _check(space, 'continuous', self.mu.shape[1])
         return ToSpace(shape=space.shape)
 
 
@@ -193,7 +189,8 @@ def distribution(logit: Any, temperature: float, mask: Optional[Tensor]) -> Opti
     return None
 
 
-def _check_kind(space: Any, given: str) -> None:
+def _check(space: Any, given: str, size: int) -> None:
+    """Raise a ``ConfigError`` unless a space is of this kind and of this number of actions, or of values of one."""
     has = 'continuous' if hasattr(space, 'low') else 'discrete'
     start = int(getattr(space, 'start', 0)) if hasattr(space, 'n') else 0
     trial = np.clip(0, space.low, space.high).astype(np.float32) if has == 'continuous' else np.int64(start)
@@ -205,7 +202,6 @@ def _check_kind(space: Any, given: str) -> None:
         )
     if given != has:
         raise ConfigError(f'policy.model.action_space = {given!r}: the actions of the environment are {has}.')
-
-
-def _other_size(own: int, needed: int) -> ConfigError:
-    return ConfigError(f'policy.model.action_shape = {own}: the environment has {needed}.')
+    needed = int(np.prod(space.shape) if has == 'continuous' else space.n)
+    if size != needed:
+        raise ConfigError(f'policy.model.action_shape = {size}: the environment has {needed}.')

@@ -1,4 +1,5 @@
 """The rows of conversations between their turns, with the keys and values of all that they have read."""
+from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
@@ -52,13 +53,13 @@ class KeptCache:
         self._parts = [part for part in self._parts if part.known]
 
 
+@dataclass(eq=False)
 class _Part:
-    """Rows that started together."""
-
-    def __init__(self, decoding: Decoding, env_ids: List[int], starts: List[int], known: Dict[int, List[int]]) -> None:
-        """``decoding``: keys and values of the rows. ``starts``: number of tokens of the prompt of each line.
-        ``known``: the tokens of each line whose episode goes on; all but the last are read."""
-        self.decoding, self.env_ids, self.starts, self.known = decoding, env_ids, starts, known
+    """Rows that started together, a line each."""
+    decoding: Decoding  # their keys and values
+    env_ids: List[int]
+    starts: List[int]  # number of tokens of the prompts
+    known: Dict[int, List[int]]  # the tokens of each line whose episode goes on; all but the last are read
 
     def compact(self) -> '_Part':
         """Without lines whose episode has ended, once they are many."""
@@ -80,8 +81,7 @@ class _Turn(Decoding):
     token that does not count."""
 
     def __init__(self, model: CausalLM, parts: List[_Part], rows: Dict[int, List[int]]) -> None:
-        """``parts``: the rows that can be continued; rows that start are appended. ``rows``: the tokens of each row, by
-        environment."""
+        """``parts``: what can be continued; a start appends one. ``rows``: tokens by environment."""
         self.arithmetic = model.arithmetic
         self._model, self._parts, self.rows = model, parts, rows
 

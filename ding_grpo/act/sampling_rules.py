@@ -1,6 +1,6 @@
 """The sampling distribution of a language model: from a config, and as the rules by which learning recomputes it."""
 from functools import partial
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import torch
 from torch import Tensor
@@ -13,9 +13,10 @@ from ding_grpo.rollout import KeptSets, Sampling
 
 
 def find_sampling(cfg: Dict) -> Sampling:
-    """The distribution of ``cfg``, the section ``policy.collect``. ``bind_sampling`` completes it."""
+    """The distribution of ``cfg``, the section ``policy.collect``. ``bind_sampling`` completes it: its ``logit_bias``
+    are still pairs of a token (id or text) and a number, and its grammar is the user's function."""
     processors = processor_arguments(cfg.processors)
-    name, _ = processors.pop('allowed_tokens', None), processors.pop('logit_bias', None)
+    name = processors.get('allowed_tokens')
     if name is not None:
         processors['allowed_tokens'] = grammar = import_name(name, PROCESSORS_KEY)
         if not callable(grammar):
@@ -23,12 +24,11 @@ def find_sampling(cfg: Dict) -> Sampling:
     return Sampling(cfg.temperature, cfg.top_k, cfg.top_p, **processors)
 
 
-def bind_sampling(sampling: Sampling, bias: List[Tuple], spec: NamedTuple, device: torch.device) -> Sampling:
-    """Complete a distribution from ``find_sampling`` with what depends on the environment's tokenizer. ``bias`` is
-    the processor 'logit_bias': pairs of a token (id or text) and a number."""
-    if bias:
+def bind_sampling(sampling: Sampling, spec: NamedTuple, device: torch.device) -> Sampling:
+    """Complete a distribution from ``find_sampling`` with what depends on the environment's tokenizer."""
+    if sampling.logit_bias is not None:
         of_token = torch.zeros(spec.vocab_size, device=device)
-        for token, value in bias:
+        for token, value in sampling.logit_bias:
             of_token[_token_id(token, spec)] = value
         sampling = sampling._replace(logit_bias=of_token)
     if sampling.allowed_tokens is not None:

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ding_common import ConfigError, parallel
 from ding_grpo.config.checks import check_for_tokens
-from ding_grpo.config.sections.processors import processor_arguments
 from ding_grpo.config.sections.update import LOG_PROB_FNS
 from ding_grpo.data.batch import Batch
 from ding_grpo.data.diagnose import check_sampled, tokenizer_notice
@@ -39,11 +38,10 @@ class TokenActor(Actor):
     def __init__(self, model: CausalLM, sampling: Sampling, log_prob_fn: Callable, seed: int) -> None:
         """``log_prob_fn`` is ``linear_log_prob`` or a ``LogProbFunction``."""
         self._model, self._log_prob_fn = model, log_prob_fn
-        self._sampling = self._unbound = sampling
+        self._sampling = self._unbound = sampling  # with and without what depends on the tokenizer
         self.reseed(seed)
         self.sampler: Sampler = ModelSampler(model)  # who turns prompts into rows
         self._loaded: Optional[int] = None  # version of the weights that the sampler has
-        self._logit_bias: List[Tuple] = []  # (token, bias), until the environment's tokenizer is known
         self._autocast, self._eval_autocast = False, True  # whether rows are sampled in bfloat16
         self._trained_with: Optional[str] = None  # hash of the vocabulary of a checkpoint
 
@@ -52,7 +50,6 @@ class TokenActor(Actor):
         """From the section ``policy`` of a config; ``sampler``: in place of that of the config."""
         self = cls(model, find_sampling(cfg.collect), LOG_PROB_FNS[cfg.learn.log_prob_fn], seed)
         self.sampler = make_sampler(cfg, model) if sampler is None else sampler
-        self._logit_bias = processor_arguments(cfg.collect.processors).get('logit_bias', [])
         self._autocast, self._eval_autocast = cfg.collect.autocast is not None, cfg.eval.autocast
         return self
 
@@ -101,7 +98,7 @@ class TokenActor(Actor):
         self._model.limit_vocabulary(spec.vocab_size)
         self._model.limit_length(longest)
         self._model.check_decoding()
-        self._sampling = bind_sampling(self._unbound, self._logit_bias, spec, self._model.device)
+        self._sampling = bind_sampling(self._unbound, spec, self._model.device)
         self.sampler.bind(spec, self._sampling)
         self.spec = spec
         self._check_vocabulary()

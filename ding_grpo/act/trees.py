@@ -16,16 +16,12 @@ _SENTENCE = re.compile(r'[.!?\u3002\uff01\uff1f]["\')\]]*\s+$|\n\s*$')  # the en
 class Trees:
     """The trees of the groups that are being sampled."""
 
-    def __init__(self, plan: Optional[TreePlan]) -> None:
-        self._plan = plan
+    def __init__(self, cfg: Dict[str, Any]) -> None:
+        """``cfg``: the section ``policy.collect.tree``."""
+        self._plan = TreePlan(tuple(cfg.branches), place_of(cfg)) if cfg.branches else None
         self.of_group: Dict[int, TreePlan] = {}  # of single groups, by their number in the collect
         self._trees: Dict[RowKey, Tree] = {}
         self._groups: Dict[int, RowKey] = {}  # by environment
-
-    @classmethod
-    def of(cls, cfg: Dict[str, Any]) -> 'Trees':
-        """From the section ``policy.collect.tree``."""
-        return cls(TreePlan(tuple(cfg.branches), place_of(cfg)) if cfg.branches else None)
 
     def branching(self, env_ids: Sequence[int], row_keys: Dict[int, RowKey], prompts: List[Tensor],
                   tokenizer: Any) -> Optional[Branching]:

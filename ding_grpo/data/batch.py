@@ -1,5 +1,5 @@
 """The batch that GRPO learns from: the rows of whole groups."""
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 import torch
@@ -116,21 +116,20 @@ class Batch:
             return x[rows] if x.dim() == 1 else x[rows, :longest]
 
         taken = {}
-        for name in (f.name for f in fields(self)):
-            value = getattr(self, name)
-            if name in ('prompts', 'context') and value is not None:
+        for name, value in vars(self).items():
+            if value is None:
+                continue
+            if name in ('prompts', 'context'):
                 taken[name] = [value[row] for row in rows.tolist()]
-            elif name == 'obs' and value is not None:
+            elif name == 'obs':
                 of_steps = _ranges(length.cumsum(0)[rows] - length[rows], length[rows])
                 taken[name] = map_tensors(lambda x: x[of_steps], value)
-            elif name == 'kept_words' and value is not None:
+            elif name == 'kept_words':
                 words = self.kept_width.cpu().sum(1)
                 left = self.kept_width[:, :longest].cpu().sum(1)[rows]  # a masked row has lost its length
                 taken[name] = value[_ranges(words.cumsum(0)[rows] - words[rows], left)]
-            elif name == 'final_obs':
-                taken[name] = map_tensors(lambda x: x[rows], value)
             else:
-                taken[name] = map_tensors(of_rows, value)
+                taken[name] = map_tensors(of_rows if name != 'final_obs' else lambda x: x[rows], value)
         return Batch(**taken)
 
     def without(self, rows: Tensor) -> 'Batch':
@@ -154,8 +153,7 @@ class Batch:
         def of_steps(x: Tensor) -> Tensor:
             return x[row] if x.dim() == 1 else x[counted].unsqueeze(1)
 
-        whole = ('obs', 'final_obs')
-        split = {f.name: map_tensors(of_steps, getattr(self, f.name)) for f in fields(self) if f.name not in whole}
+        split = {name: map_tensors(of_steps, x) for name, x in vars(self).items() if name not in ('obs', 'final_obs')}
         return Batch(**dict(split, obs=self.obs, group=torch.arange(len(row)), length=torch.ones_like(row)))
 
     def mini_batches(self, size: int, generator: torch.Generator) -> Iterator['Batch']:
@@ -189,8 +187,9 @@ class Batch:
         """The batch on a device, itself if it is there; prompts and contexts stay where they are."""
         if self.weight.device == device:
             return self
-        moved = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ('prompts', 'context')}
-        return replace(self, **to_device({name: x for name, x in moved.items() if x is not None}, device))
+        kept = ('prompts', 'context')
+        moved = {name: x for name, x in vars(self).items() if x is not None and name not in kept}
+        return replace(self, **to_device(moved, device))
 
 
 def prompts_of(sample: Dict[str, Any]) -> List[Tensor]:

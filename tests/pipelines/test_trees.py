@@ -140,7 +140,7 @@ class TestRun:
 
 
 def test_a_group_that_begins_again_has_a_new_tree():
-    trees = Trees.of(EasyDict(branches=[2], at='turns', tokens=[], above=1.0, apart=8))
+    trees = Trees(EasyDict(branches=[2], at='turns', tokens=[], above=1.0, apart=8))
     tokenizer, again = SimpleNamespace(decode=str), {3: (0, 5, 0, 1), 4: (0, 5, 1, 1)}
 
     def second_row(keys, prompt):
