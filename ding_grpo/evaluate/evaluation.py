@@ -13,26 +13,20 @@ class Evaluation:
     it could not be scored, or None."""
 
     def __init__(
-            self, train_iter: int, envstep: int, seconds: float, value: float, greedy: Optional[float] = None
+            self, train_iter: int, envstep: int, seconds: float, value: float, greedy: Optional[float], info: Dict
     ) -> None:
         """``train_iter`` is -1 for ``ding -m eval``; ``seconds`` is the duration of the run so far, without
         evaluations. ``value`` is the mean return of the greedy policy; with ``sample``, of the sampling one, and
-        ``greedy`` that of the greedy one."""
+        ``greedy`` that of the greedy one. ``info`` is what DI-engine's evaluator returns; token environments add
+        ``record``, one JSON text per episode."""
         self.record: Dict[str, Any] = dict(
             train_iter=train_iter, envstep=envstep, seconds=seconds, eval_episode_return=value
         )
-        self.failures: List[Optional[str]] = []
         self._shown: Dict[str, Optional[float]] = {}
-        self._scalars: Dict[str, float] = {}
-        self._of_kind: Dict[str, List[float]] = {}  # returns
-        self._episodes: List[Dict[str, Any]] = []
         if greedy is not None:
             self.record['greedy_return'] = self._shown['greedy'] = greedy
-
-    def add_greedy(self, info: Dict[str, Any]) -> None:
-        """Add what DI-engine's evaluator returns. Token environments add ``record``, one JSON text per episode."""
-        episodes = [json.loads(text) for text, in info.get('record', [])]
-        self.failures += [e['failed'] for e in episodes]
+        self._episodes = episodes = [json.loads(text) for text, in info.get('record', [])]
+        self.failures: List[Optional[str]] = [e['failed'] for e in episodes]
         parts = {
             name: _mean([e['reward_parts'][name] for e in episodes])
             for name in (episodes[0]['reward_parts'] if episodes else ())
@@ -41,11 +35,10 @@ class Evaluation:
         means = parts | {name: _mean(info[name]) for name in names}
         self.record.update(means)
         self._shown.update(means)
-        self._scalars.update({f'{name}_mean': mean for name, mean in parts.items() if mean is not None})
+        self._scalars = {f'{name}_mean': mean for name, mean in parts.items() if mean is not None}
         kinds = sorted({e['kind'] for e in episodes})
-        if len(kinds) > 1:
-            self._of_kind = {kind: [e['return'] for e in episodes if e['kind'] == kind] for kind in kinds}
-        self._episodes = episodes
+        several = len(kinds) > 1
+        self._of_kind = {kind: [e['return'] for e in episodes if e['kind'] == kind] for kind in kinds if several}
 
     def add_sampled(
             self, sampled: Dict[str, np.ndarray], failures: List[Optional[str]], pass_at: List[int], right_from: float

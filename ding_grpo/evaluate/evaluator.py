@@ -101,17 +101,24 @@ class GroupEvaluator(InteractionSerialEvaluator):
         watched = self._learns is not None and train_iter >= 0 and not self._decides_by_samples
         paid = np.ravel(info['eval_episode_return']) >= self._stop_value
         cut_at_bar = float(np.mean(paid * np.ravel(info.get('truncated', 0.0)))) if stop else 0.0
-        if parallel.rank() > 0:  # only the first process evaluates
-            if watched:
-                self._learns.observers.evaluated(greedy, sampled_value, cut_at_bar)
-            self._save(save_ckpt_fn, to_save)
-            return stop, info
-        seconds = begun - self._since - self._evaluating  # duration of the run so far, without evaluations
-        found = Evaluation(train_iter, envstep, seconds, value, greedy if self._decides_by_samples else None)
-        found.add_greedy(info)
-        if sampled is not None:
-            found.add_sampled(sampled, failures, self._cfg.get('pass_at', []), self._cfg.get('right_from', 1.0))
-        found.finish()
+        if parallel.rank() == 0:  # only the first process evaluates
+            seconds = begun - self._since - self._evaluating
+            own_greedy = greedy if self._decides_by_samples else None
+            found = Evaluation(train_iter, envstep, seconds, value, own_greedy, info)
+            if sampled is not None:
+                found.add_sampled(sampled, failures, self._cfg.get('pass_at', []), self._cfg.get('right_from', 1.0))
+            found.finish()
+            self._write(found)
+            self._evaluating += time.monotonic() - begun
+        if watched:
+            self._learns.observers.evaluated(greedy, sampled_value, cut_at_bar)
+        self._save(save_ckpt_fn, to_save)
+        if parallel.rank() == 0:
+            show(found.line(best))
+        return stop, info
+
+    def _write(self, found: Evaluation) -> None:
+        """Log an evaluation; raises ``TaskError`` if too many of its completions could not be scored."""
         for tag, number, step in found.tagged(self._instance_name):
             self._tb_logger.add_scalar(tag, number, step)
         log = os.path.join(run_folder(self._exp_name), 'log', self._instance_name, 'evaluations.jsonl')
@@ -119,12 +126,6 @@ class GroupEvaluator(InteractionSerialEvaluator):
         self.record = found.record
         most = self._cfg.get('max_failed', 0.1)
         check_failures(found.failures, most, 'policy.eval.evaluator.max_failed', 'count as 0')
-        self._evaluating += time.monotonic() - begun
-        if watched:
-            self._learns.observers.evaluated(greedy, sampled_value, cut_at_bar)
-        self._save(save_ckpt_fn, to_save)
-        show(found.line(best))
-        return stop, info
 
     def _save(self, save_ckpt_fn: Optional[Callable], names: List[str]) -> None:
         """Save checkpoints under the names of the first process. Where the model is divided, each saves its part."""
