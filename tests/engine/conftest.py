@@ -36,10 +36,22 @@ def make_model(folder=None):
     return CausalLM(config=dict(MODEL)) if folder is None else CausalLM(pretrained=str(folder), lora=lora)
 
 
+def counts(rollout):
+    """Whether each place has a token, (B, T)."""
+    return torch.arange(rollout.action.shape[1]) < rollout.length.unsqueeze(1)
+
+
 def gap(sampler, prompts, rollout, sampling=Sampling()):
     """The largest difference of log-probabilities of the tokens of a rollout to those of the model."""
-    counts = torch.arange(rollout.action.shape[1]) < rollout.length.unsqueeze(1)
-    return (log_probs(sampler.model, sampling, prompts, rollout) - rollout.logp).abs()[counts].max()
+    return (log_probs(sampler.model, sampling, prompts, rollout) - rollout.logp).abs()[counts(rollout)].max()
+
+
+@torch.no_grad()
+def learn(sampler, update, share=1.0):
+    """Change the weights at random, by a share of their mean size, and give them to the sampler."""
+    for w in sampler.transfer.weights().values():
+        w.add_(share * torch.randn(w.shape) * w.abs().mean())
+    sampler.load(sampler.model.state_dict(), update + 2)
 
 
 @pytest.fixture

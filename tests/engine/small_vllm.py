@@ -14,6 +14,7 @@ from ding_grpo.model import PromptBatch
 from ding_grpo.rollout import Sampling, generate
 
 LOWEST = -9999.0  # as vLLM sends NaN and -Inf
+PREFIX = 'generate-tokens-'  # of names of requests in vLLM
 
 
 class Faults:
@@ -58,90 +59,77 @@ class SmallVllm:
 
     async def _serve(self, port):
         app = web.Application()
-        app.router.add_get('/health', self._health)
-        app.router.add_get('/weight_info', self._weight_info)
-        app.router.add_get('/v1/models', self._models)
         for path, does in {
-                '/inference/v1/generate': self._generate,
+                '/health': lambda _: web.Response(),
+                '/weight_info': lambda _: dict(weight_version=self.version),
+                '/v1/models': lambda _: dict(data=[dict(id=name) for name in ('policy', *self.adapters)]),
+        }.items():
+            app.router.add_get(path, self._answering(does))
+        for path, does in {
                 '/inference/v1/abort_requests': self._abort,
                 '/tokenize': self._tokenize,
-                '/collective_rpc': self._rpc,
-                '/init_weight_transfer_engine': self._nothing,
-                '/pause': self._pause,
+                '/collective_rpc': lambda _: dict(results=[dict(dtype=self.dtype)]),
+                '/init_weight_transfer_engine': lambda _: {},
+                '/pause': lambda _: self._set(paused=True),
                 '/start_weight_update': self._start,
                 '/update_weights': self._update,
-                '/finish_weight_update': self._finish,
+                '/finish_weight_update': lambda body: self._set(version=body['weight_version'], loads=self.loads + 1),
                 '/reset_prefix_cache': self._reset,
                 '/v1/load_lora_adapter': self._load_adapter,
                 '/v1/unload_lora_adapter': self._unload_adapter,
-                '/update_weight_version': self._set_version,
-                '/resume': self._resume,
+                '/update_weight_version': lambda body: self._set(version=body['new_version']),
+                '/resume': lambda _: self._set(paused=False),
         }.items():
-            app.router.add_post(path, does)
+            app.router.add_post(path, self._answering(does))
+        app.router.add_post('/inference/v1/generate', self._generate)
         runner = web.AppRunner(app)
         await runner.setup()
         await web.TCPSite(runner, '127.0.0.1', port).start()
         return runner
 
-    async def _health(self, request):
-        return web.Response()
+    @staticmethod
+    def _answering(does):
+        """The handler of a route, from a function of the request's body."""
 
-    async def _nothing(self, request):
-        return web.json_response({})
+        async def handle(request):
+            found = does(await request.json() if request.can_read_body else None)
+            return found if isinstance(found, web.Response) else web.json_response(found)
 
-    async def _weight_info(self, request):
-        return web.json_response(dict(weight_version=self.version))
+        return handle
 
-    async def _abort(self, request):
-        names = (await request.json())['request_ids']
-        names = [name.removeprefix('generate-tokens-') for name in names if name.startswith('generate-tokens-')]
+    def _set(self, **values):
+        vars(self).update(values)
+        return {}
+
+    def _abort(self, body):
+        names = [name.removeprefix(PREFIX) for name in body['request_ids'] if name.startswith(PREFIX)]
         self.aborted += names  # vLLM ignores others
         for name in names:
             if name in self._ended:
                 self._ended[name].set()
         return web.Response()
 
-    async def _tokenize(self, request):
+    def _tokenize(self, body):
         if self._tokenizer is None:
             return web.json_response(dict(error='no tokenizer'), status=500)
-        ids = self._tokenizer.encode((await request.json())['prompt'], add_special_tokens=False)
-        return web.json_response(dict(tokens=ids))
+        return dict(tokens=self._tokenizer.encode(body['prompt'], add_special_tokens=False))
 
-    async def _rpc(self, request):
-        return web.json_response(dict(results=[dict(dtype=self.dtype)]))
-
-    async def _pause(self, request):
-        self.paused = True
-        return web.json_response({})
-
-    async def _start(self, request):
+    def _start(self, _):
         if self.faults.refuses_weights > 0:
             self.faults.refuses_weights -= 1
             return web.json_response(dict(error='busy'), status=500)
-        return web.json_response({})
+        return {}
 
-    async def _update(self, request):
+    def _update(self, body):
         assert self.paused, 'vLLM ends if an update begins while requests run'
-        self._load((await request.json())['update_info']['path'])
-        return web.json_response({})
+        self._load(body['update_info']['path'])
+        return {}
 
-    async def _finish(self, request):
-        self.version, self.loads = (await request.json())['weight_version'], self.loads + 1
-        return web.json_response({})
-
-    async def _reset(self, request):
+    def _reset(self, _):
         self.resets += 1
         return web.Response()
 
-    async def _resume(self, request):
-        self.paused = False
-        return web.json_response({})
-
-    async def _models(self, request):
-        return web.json_response(dict(data=[dict(id=name) for name in ('policy', *self.adapters)]))
-
-    async def _load_adapter(self, request):
-        body = await request.json()
+    def _load_adapter(self, body):
         self.adapters.append(body['lora_name'])
         given = load_file(os.path.join(body['lora_path'], 'adapter_model.safetensors'))
         with torch.no_grad():
@@ -151,13 +139,9 @@ class SmallVllm:
                     own.copy_(given[saved])
         return web.Response(text='Success: the adapter was added.')
 
-    async def _unload_adapter(self, request):
-        self.adapters.remove((await request.json())['lora_name'])
+    def _unload_adapter(self, body):
+        self.adapters.remove(body['lora_name'])
         return web.Response(text='Success: the adapter was removed.')
-
-    async def _set_version(self, request):
-        self.version = (await request.json())['new_version']
-        return web.json_response({})
 
     def _load(self, path):
         if self.faults.keeps_weights or self.loads >= self.faults.loads:

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from ding_common import ConfigError, PeerError
-from tests.engine.conftest import MODEL, gap, make_model
+from tests.engine.conftest import MODEL, gap, learn, make_model
 from tests.engine.test_sampler import PROMPTS, begun, request
 
 
@@ -25,10 +25,7 @@ def test_adapters_of_each_update_are_sampled_with(serve, engine, with_adapters):
     model, server = with_adapters(36), serve(with_adapters())
     sampler = begun(engine(server, model=model))
     for update in range(2):
-        with torch.no_grad():
-            for w in sampler.transfer.weights().values():
-                w.add_(torch.randn(w.shape))
-        sampler.load(model.state_dict(), update + 2)
+        learn(sampler, update)
         assert gap(sampler, PROMPTS, sampler.sample(request())) < 1e-4
         assert server.adapters == [server.version]  # those of before are dropped
     assert server.loads == 0  # the base is not sent

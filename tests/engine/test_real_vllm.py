@@ -18,7 +18,7 @@ from ding_grpo.engine.vllm import VllmSampler
 from ding_grpo.model import CausalLM
 from ding_grpo.rollout import EarlyStop, Sampling
 from dizoo_llm.envs.spec import TokenSpec
-from tests.engine.conftest import MODEL, Letters, gap
+from tests.engine.conftest import MODEL, Letters, counts, gap, learn
 from tests.engine.test_sampler import request, rows_of
 from tests.processes import ROOT
 
@@ -77,10 +77,7 @@ def learns(sampler, updates):
     assert sampler.exact
     rows = [rows_of(sampler.sample(request(PROMPTS)))]
     for update in range(updates):
-        with torch.no_grad():
-            for w in sampler.transfer.weights().values():
-                w.add_(torch.randn(w.shape) * w.abs().mean())
-        sampler.load(sampler.model.state_dict(), update + 2)
+        learn(sampler, update)
         rollout = sampler.sample(request(PROMPTS))
         assert gap(sampler, PROMPTS, rollout) < 1e-4
         rows.append(rows_of(rollout))
@@ -103,8 +100,7 @@ def test_narrow_distribution_and_what_it_keeps(sampler):
     finally:
         sampler.sampling = ALL
     assert gap(sampler, PROMPTS, rollout, NARROW) < 1e-4
-    counts = torch.arange(rollout.action.shape[1]) < rollout.length.unsqueeze(1)
-    assert (rollout.kept == rollout.action.unsqueeze(-1)).any(-1)[counts].all()
+    assert (rollout.kept == rollout.action.unsqueeze(-1)).any(-1)[counts(rollout)].all()
     assert rollout.action.max() < 36
 
 
@@ -164,13 +160,9 @@ def test_half_precision(tmp_path):
         assert not sampler.exact and 1e-4 < sampler.bounds.mean < 0.2
         for update in range(2):
             rollout = sampler.sample(request(PROMPTS))
-            counts = torch.arange(rollout.action.shape[1]) < rollout.length.unsqueeze(1)
             logp = log_probs(sampler.model, ALL, PROMPTS, rollout)
-            assert sampler.bounds.hold(Gap.of(logp, rollout.logp, counts))
-            with torch.no_grad():
-                for w in sampler.transfer.weights().values():
-                    w.add_(0.1 * torch.randn(w.shape) * w.abs().mean())
-            sampler.load(sampler.model.state_dict(), update + 2)
+            assert sampler.bounds.hold(Gap.of(logp, rollout.logp, counts(rollout)))
+            learn(sampler, update, share=0.1)
     finally:
         sampler.close()
 

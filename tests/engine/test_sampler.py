@@ -10,11 +10,10 @@ from ding_common import ConfigError, PeerError
 from ding_grpo.act.sampler import RowRequest
 from ding_grpo.engine import pool
 from ding_grpo.engine.answers import rollout_of
-from ding_grpo.engine.proof import log_probs
 from ding_grpo.engine.requests import Requests
 from ding_grpo.model import CausalLM
 from ding_grpo.rollout import EarlyStop, Sampling
-from tests.engine.conftest import MODEL, gap
+from tests.engine.conftest import MODEL, counts, gap, learn
 
 PROMPTS = [torch.tensor(ids) for ids in ([3, 4, 5], [3, 4, 5], [6, 7], [8, 9, 10, 11])]
 
@@ -74,14 +73,13 @@ def rows_of(rollout):
 def test_log_probabilities_are_those_of_the_model(serve, engine, sampling):
     sampler = begun(engine(serve(), sampling=sampling))
     rollout = sampler.sample(request())
-    counts = torch.arange(rollout.action.shape[1]) < rollout.length.unsqueeze(1)
+    own = counts(rollout)
     assert gap(sampler, PROMPTS, rollout, sampling) < 1e-5
-    assert ((rollout.action >= 0) == counts).all() and (rollout.logp[~counts] == 0).all()
-    if sampling.top_k is None:
-        assert rollout.kept is None
-    else:
-        assert (rollout.kept == rollout.action.unsqueeze(-1)).any(-1)[counts].all()
-        assert rollout.kept.shape[2] == sampling.top_k and (rollout.kept[~counts] == -1).all()
+    assert ((rollout.action >= 0) == own).all() and (rollout.logp[~own] == 0).all()
+    assert (rollout.kept is None) == (sampling.top_k is None)
+    if rollout.kept is not None:
+        assert (rollout.kept == rollout.action.unsqueeze(-1)).any(-1)[own].all()
+        assert rollout.kept.shape[2] == sampling.top_k and (rollout.kept[~own] == -1).all()
 
 
 def test_same_request_gives_the_same_rows_and_equal_prompts_other_ones(sampler):
@@ -99,28 +97,24 @@ def test_greedy_rows_are_those_of_the_model(sampler, model):
     assert (found.logp == 0).all()
 
 
-def test_rows_end_at_their_limit_with_end_tokens_and_with_stop_strings(sampler):
+def test_rows_end_at_their_limit(sampler):
     assert sampler.sample(request(limit=torch.tensor([1, 2, 3, 9]))).length.le(torch.tensor([1, 2, 3, 6])).all()
-    sampler.spec = sampler.spec._replace(ends=lambda ids: ids[-1] % 2 == 0)
-    for ids in rows_of(sampler.sample(request(prompts=PROMPTS * 8))):
-        ends = [i % 2 == 0 or i == 1 for i in ids]
-        assert not any(ends[:-1]) and (ends[-1] or len(ids) == 6)
 
 
-def test_rows_with_stop_strings_are_not_sampled_to_their_limit(server, sampler, model):
+def test_rows_with_stop_strings_end_there_and_are_not_sampled_to_their_limit(server, sampler):
     sampler.spec = sampler.spec._replace(ends=lambda ids: ids[-1] % 2 == 0)
-    server.asked.clear()
     prompts = PROMPTS * 8
+    whole = sampler.sample(request(prompts))
+    server.asked.clear()
     rollout = answered(sampler, prompts, [6] * len(prompts), part=2)
     rows = rows_of(rollout)
     assert all(body['sampling_params']['max_tokens'] == 2 for body in server.asked)
     parts = [-(-len(ids) // 2) for ids in rows]  # rows end in their last part
     assert len(server.asked) == sum(parts) and {1, 2, 3} == set(parts)
-    for ids in rows:
+    for ids in [*rows_of(whole), *rows]:
         ends = [i % 2 == 0 or i == 1 for i in ids]
         assert not any(ends[:-1]) and (ends[-1] or len(ids) == 6)
-    counts = torch.arange(rollout.action.shape[1]) < rollout.length.unsqueeze(1)
-    assert (log_probs(model, Sampling(), prompts, rollout) - rollout.logp).abs()[counts].max() < 1e-5
+    assert gap(sampler, prompts, rollout) < 1e-5
 
 
 def test_row_with_a_part_is_not_asked_for_again_when_enough_have_ended(server, sampler):
@@ -139,11 +133,8 @@ def test_tokens_that_no_text_has_are_never_sampled(server, sampler, model):
     assert sampler.sample(request(prompts=PROMPTS * 8)).action.max() < 36
 
 
-def test_new_weights_are_sampled_from(sampler, model):
-    with torch.no_grad():
-        for w in model.parameters():
-            w.mul_(3)
-    sampler.load(model.state_dict(), 2)
+def test_new_weights_are_sampled_from(sampler):
+    learn(sampler, 0)
     assert gap(sampler, PROMPTS, sampler.sample(request())) < 1e-4
 
 
@@ -233,12 +224,6 @@ def test_wrong_answers_end_the_run(server, sampler, change, words):
     assert len(server.aborted) == 4  # the others do not run on
 
 
-def test_a_server_that_always_fails_ends_the_run(server, sampler):
-    server.faults.answers = [status(500)] * 100
-    with pytest.raises(PeerError, match='4 rows have no answer after 6 attempts'):
-        sampler.sample(request())
-
-
 def test_nan_is_passed_on(server, sampler):
     with torch.no_grad():
         next(server.model.parameters()).fill_(math.nan)
@@ -252,18 +237,25 @@ def test_rows_of_old_weights_are_sampled_again(server, sampler):
     assert server.loads == loads + 1 and server.version == version
 
 
-def test_a_server_that_always_has_old_weights_ends_the_run(serve, engine):
-    server = serve()
-    sampler = begun(engine(server, patience=0.5))
-    server.faults.version = 'other'
-    with pytest.raises(PeerError, match=r"the row is of weights \['other'\]"):
-        sampler.sample(request())
-
-
 def test_weights_are_sent_again_if_the_server_refuses_them_once(server, sampler, model):
     server.faults.refuses_weights = 1
     sampler.load(model.state_dict(), 2)
     assert sampler.sample(request()).length.min() > 0
+
+
+@pytest.mark.parametrize(
+    'keys, fault, words', [
+        (dict(), dict(answers=[status(500)] * 100), '4 rows have no answer after 6 attempts'),
+        (dict(patience=0.5), dict(version='other'), r"the row is of weights \['other'\]"),
+        (dict(patience=0.5, seconds=0.5), dict(seconds=lambda body: 1.5), 'ReadTimeout'),
+    ]
+)
+def test_a_server_that_never_answers_as_it_must_ends_the_run(serve, engine, keys, fault, words):
+    server = serve()
+    sampler = begun(engine(server, **keys))
+    vars(server.faults).update(fault)
+    with pytest.raises(PeerError, match=words):
+        sampler.sample(request())
 
 
 def test_server_of_another_model(serve, engine):
@@ -273,19 +265,8 @@ def test_server_of_another_model(serve, engine):
 
 
 def test_server_that_does_not_answer(engine):
-    sampler = engine(url='http://127.0.0.1:9', patience=0.3)
     with pytest.raises(PeerError, match='http://127.0.0.1:9 does not answer for 0.3 s, policy.collect.engine.patience'):
-        begun(sampler)
-
-
-def test_request_that_takes_too_long(serve, engine):
-    server = serve()
-    sampler = begun(engine(server, seconds=0.5, patience=0.5))
-    server.faults.seconds = lambda body: 1.5
-    start = time.monotonic()
-    with pytest.raises(PeerError, match='ReadTimeout'):
-        sampler.sample(request())
-    assert time.monotonic() - start < 5
+        begun(engine(url='http://127.0.0.1:9', patience=0.3))
 
 
 @pytest.mark.parametrize('folder', ['/dev/full/x', '/nowhere'])
