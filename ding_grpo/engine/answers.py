@@ -17,9 +17,6 @@ class Answer(NamedTuple):
         """With the tokens that continue it."""
         return Answer(*(own + others for own, others in zip(self, rest)))
 
-    def first(self, n: int) -> 'Answer':
-        return Answer(*(own[:n] for own in self))
-
 
 NOTHING = Answer([], [], [], [])
 
@@ -27,7 +24,7 @@ NOTHING = Answer([], [], [], [])
 def cut(answer: Answer, ends: Callable[[List[int]], bool]) -> Answer:
     """A row up to the first token with which it ends."""
     n = next((n for n in range(1, len(answer.ids)) if ends(answer.ids[:n])), len(answer.ids))
-    return answer.first(n)
+    return Answer(*(own[:n] for own in answer))
 
 
 def rollout_of(

@@ -37,7 +37,7 @@ class GapCheck(Observer):
             if not bounds.hold(gap):
                 self._end(update, gap, bounds)
         self._keep(now)
-        return dict(seconds_weights=self._sampler.pool.seconds_sending)
+        return dict(seconds_weights=self._sampler.pool.seconds.value)
 
     def _known(self, batch: Batch, now: int) -> Tensor:
         """The tokens (B, S) that were sampled with weights of which there are copies."""

@@ -42,19 +42,10 @@ class ServerPool:
         self.log_folder: Optional[str] = None  # of the log of a server that it starts; None: that of the weights
         self.version = ''  # of the weights that it asks for
         self.folder = os.path.join(options.folder, f'{NAME}{parallel.broadcast_object(uuid.uuid4().hex)}')
-        self._seconds = multiprocessing.RawValue('d')  # shared with a fork
+        self.seconds = multiprocessing.RawValue('d')  # of the last sending, by this process or a fork
         self._pid = os.getpid()
         self._lock: Optional[TextIO] = None  # in a turn
         self._owner: Optional[TextIO] = None  # locked while this process needs the folder
-
-    @property
-    def seconds_sending(self) -> float:
-        """Of the last weights, by this process or a fork."""
-        return self._seconds.value
-
-    @property
-    def is_open(self) -> bool:
-        return bool(self.servers)
 
     def open(self, arguments: Callable[[str, int], List[str]]) -> None:
         """Connect to the servers, or start one, with ``arguments`` for the folder of its model and its port."""
@@ -105,7 +96,7 @@ class ServerPool:
         start = time.perf_counter()
         self.version = fingerprint(self.transfer.weights())
         self.bring_up()
-        self._seconds.value = time.perf_counter() - start
+        self.seconds.value = time.perf_counter() - start
 
     def renew(self) -> None:
         """As ``send``, in a turn that is shared."""

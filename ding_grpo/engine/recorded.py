@@ -137,10 +137,8 @@ class RecordedSampler(Sampler):
         for row in rows.values():
             self.exact = row['exact']
             for turn in row['turns']:
-                found = Turn(*map(torch.tensor, (turn['action'], turn['logp'], turn['after'])))
-                kept = turn.get('kept')
-                found = found if kept is None else found._replace(kept=torch.tensor(kept))
-                self._left[row['group'], row['row'], turn['before']].append(found)
+                place = row['group'], row['row'], turn.pop('before')
+                self._left[place].append(Turn(**{name: torch.tensor(x) for name, x in turn.items()}))
 
     def forget(self, env_ids: Optional[List[int]]) -> None:
         self._model.forget(env_ids)

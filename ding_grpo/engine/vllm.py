@@ -56,7 +56,7 @@ class VllmSampler(Sampler):
 
     def load(self, weights: Dict[str, Tensor], version: int) -> None:
         """``weights`` are those of the model that it was made with."""
-        if not self.pool.is_open:
+        if not self.pool.servers:
             self.pool.open(self._arguments)
             for server in self.pool.servers:
                 check_tokenizer(server, self.spec)
@@ -72,7 +72,7 @@ class VllmSampler(Sampler):
     def sample(self, request: RowRequest) -> Rollout:
         if request.forced:
             raise ConfigError(f'{KEY}: forces no tokens, as in a replay with --force. Set it to None.')
-        if not self.pool.is_open:  # it was closed
+        if not self.pool.servers:  # it was closed
             self.load({}, 0)
         with self.pool.turn():
             self.pool.bring_up()
