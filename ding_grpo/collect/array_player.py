@@ -82,8 +82,7 @@ class ArrayPlayer(GroupPlayer):
         self._begun += len(seeds)
         self._running: List[int] = []
 
-    def _step(self, running: List[Group], policy_kwargs: Dict, clock: Dict[str, float],
-              memory: MemoryMeter) -> Tuple[Ended, None, None]:
+    def _step(self, running: List[Group], clock: Dict[str, float], memory: MemoryMeter) -> Tuple[Ended, None, None]:
         start = time.perf_counter()
         if not self._running:
             keys = {i: g.row_key(self._collect_iter, i) for g in running for i in g.running}

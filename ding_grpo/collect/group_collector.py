@@ -209,7 +209,6 @@ class GroupCollector(ISerialCollector):
         Arguments:
             - n_sample (:obj:`Optional[int]`): Number of groups; None uses ``policy.collect.groups``.
             - train_iter (:obj:`int`): Number of updates of the collecting policy so far.
-            - policy_kwargs (:obj:`Optional[Dict]`): Further arguments of the policy's forward.
         Returns:
             - samples (:obj:`List[Dict]`): One sample per group, ordered by the groups' numbers, which start at 0 \
                 with each update. See ``fold_group`` for the keys; further keys are ``group_id``, ``collect_iter``, \
@@ -224,7 +223,7 @@ class GroupCollector(ISerialCollector):
         if random_collect and self._source.collect_iter is not None:  # a resumed run has already done this
             return []
         target = self._learns.cfg.collect.groups if n_sample is None else n_sample
-        done, replaced, clock, memory = self._source.sample(target, train_iter, policy_kwargs or {})
+        done, replaced, clock, memory = self._source.sample(target, train_iter)
         self._learns.observers.sampled([*done, *replaced])
         failures = [info.get('failed') for group in [*done, *replaced] for info in group.infos]
         check_failures(failures, self._cfg.max_failed, 'policy.collect.collector.max_failed', 'are dropped')

@@ -42,7 +42,6 @@ class GroupPlayer:
             numbers: List[int],
             collect_iter: int,
             problem: Callable[[int], Optional[int]],
-            policy_kwargs: Dict,
             clock: Dict[str, float],
             memory: MemoryMeter,
             greedy: bool = False
@@ -58,7 +57,7 @@ class GroupPlayer:
                 number = waiting.pop(0)
                 running.append(Group(number, free.pop(0), problem(number), greedy))
                 self._begin(running[-1])
-            timesteps, outputs, obs = self._step(running, policy_kwargs, clock, memory)
+            timesteps, outputs, obs = self._step(running, clock, memory)
             for group in list(running):
                 self._take(group, timesteps, outputs, obs)
                 if not group.running:
@@ -79,13 +78,12 @@ class GroupPlayer:
         self._env.seed(seeds, dynamic_seed=False)
         self._env.reset({i: self._deferred.start(start) for i in seeds})
 
-    def _step(self, running: List[Group], policy_kwargs: Dict, clock: Dict[str, float],
-              memory: MemoryMeter) -> Tuple[Dict, Dict, Dict]:
+    def _step(self, running: List[Group], clock: Dict[str, float], memory: MemoryMeter) -> Tuple[Dict, Dict, Dict]:
         start = time.perf_counter()
         keys = {i: g.row_key(self._collect_iter, i) for g in running for i in sorted(g.running)}
         obs = {i: o for i, o in self._env.ready_obs.items() if i in keys}
         with memory.part('sampling'):
-            outputs = self._policy.forward(obs, row_keys=keys, greedy=running[0].greedy, **policy_kwargs)
+            outputs = self._policy.forward(obs, row_keys=keys, greedy=running[0].greedy)
         sampled = time.perf_counter()
         actions = to_ndarray({i: o['action'] for i, o in outputs.items() if not o.get('dropped', False)})
         try:

@@ -28,7 +28,7 @@ class GroupSource(Protocol):
     envstep: int  # environment steps so far; of a token environment, tokens
     collect_iter: Optional[int]  # number of the last collect, None before the first
 
-    def sample(self, target: int, train_iter: int, policy_kwargs: Dict) -> Sampled:
+    def sample(self, target: int, train_iter: int) -> Sampled:
         """Groups from the current weights until there are ``target`` to learn from."""
 
     def sizes(self) -> Dict[str, float]:
@@ -60,14 +60,14 @@ class PlayedGroups:
         self.started = 0  # before this update
         self.envstep = 0
 
-    def sample(self, target: int, train_iter: int, policy_kwargs: Dict) -> Sampled:
+    def sample(self, target: int, train_iter: int) -> Sampled:
         if train_iter != self.collect_iter:
             self.started += self.groups
             self.collect_iter, self.groups = train_iter, 0
         clock, memory = dict(sampling=0., scoring=0.), MemoryMeter(self._learns.device)
         done, replaced = [], []
         while len(done) < target:
-            for group in self._play(target - len(done), train_iter, policy_kwargs, clock, memory):
+            for group in self._play(target - len(done), train_iter, clock, memory):
                 group.filter(self._cfg.reward_range)
                 useless = group.sample['equal'] or group.sample['filtered']
                 replace = useless and len(replaced) < self._cfg.max_replacements
@@ -111,13 +111,12 @@ class PlayedGroups:
     def close(self) -> None:
         self._player.close()
 
-    def _play(self, number: int, train_iter: int, policy_kwargs: Dict, clock: Dict[str, float],
-              memory: MemoryMeter) -> List[Collected]:
+    def _play(self, number: int, train_iter: int, clock: Dict[str, float], memory: MemoryMeter) -> List[Collected]:
         """Play the next ``number`` groups. Each process plays its share, and every process gets all groups."""
         numbers = [self.groups + i for i in parallel.share(number)]
         self.groups += number
         seconds = dict.fromkeys(clock, 0.)
-        play = partial(self._player.play, numbers, self.collect_iter, self._problem, policy_kwargs, seconds, memory)
+        play = partial(self._player.play, numbers, self.collect_iter, self._problem, seconds, memory)
         groups, greedy = play(), play(greedy=True) if self._learns.needs_greedy else []
         self._player.score([group for group in [*groups, *greedy] if group.unscored], seconds, memory)
         for group, row in zip(groups, greedy):

@@ -1,5 +1,5 @@
 """``policy.collect.engine``: its keys, and what an engine cannot sample exactly."""
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from ding_common import ConfigError, Rule, check_config
 from ding_grpo.config.sections.processors import processor_arguments
@@ -105,8 +105,3 @@ def check_sampling(cfg: Dict) -> None:
 
 def _refusal(what: str, way_out: str) -> ConfigError:
     return ConfigError(f'policy.collect.{what}: not available with {KEY}. {way_out}.')
-
-
-def chosen_server(number: int, keys: List[Tuple[int, ...]]) -> List[int]:
-    """Which of so many servers each row asks: rows of a group share their prompt, and so a server's prefix cache."""
-    return [key[1] % number if len(key) > 1 else 0 for key in keys]

@@ -12,7 +12,7 @@ from ding_grpo.rollout import Rollout, Sampling
 
 from .answers import rollout_of
 from .launched import arguments
-from .options import KEY, EngineOptions, check_sampling, chosen_server
+from .options import KEY, EngineOptions, check_sampling
 from .pool import ServerPool
 from .proof import Bounds, check_tokenizer, prove
 from .requests import Renewal, Requests
@@ -87,8 +87,8 @@ class VllmSampler(Sampler):
         for i, (prompt, limit) in enumerate(zip(request.prompts, limits)):
             own = dict(params, max_tokens=limit, stop_token_ids=list(spec.eos_token_ids))
             rows.append(self.row(prompt.tolist(), own, None if greedy else request.uniform[i]))
-        keys = [request.row_keys.get(i, (0, i)) for i in request.env_ids]
-        servers = chosen_server(len(self.pool.servers), keys)
+        # rows of a group share their prompt, and so a server's prefix cache
+        servers = [request.row_keys.get(i, (0, i))[1] % len(self.pool.servers) for i in request.env_ids]
         renewal = None if self.newest is None else Renewal(self.newest, self.pool)
         answers = Requests(self.pool, rows, servers, request.early_stop, renewal, spec.ends).answers()
         after = None if renewal is None else renewal.sampled_after

@@ -68,18 +68,18 @@ class AheadGroups(PlayedGroups):
         self._due: List[int] = []  # the updates for which the process samples groups, in order
         self._found: List[Ahead] = []  # what it has answered, for updates to come
 
-    def sample(self, target: int, train_iter: int, policy_kwargs: Dict) -> Sampled:
+    def sample(self, target: int, train_iter: int) -> Sampled:
         # With an engine, requests that wait begin with newer weights. A run without one repeats exactly: its requests
         # begin with the weights of their time.
         if self._process is not None and not self._repeats:
             self._process.put(train_iter, self._learns.age[1])
         found = self._take(train_iter)
         if found is None:
-            sampled = super().sample(target, train_iter, policy_kwargs)
+            sampled = super().sample(target, train_iter)
         else:
             sampled, self.counters = found.sampled, found.counters
             self.rate(sampled)
-        self._request(target, train_iter, policy_kwargs)
+        self._request(target, train_iter)
         return sampled
 
     def state_dict(self, waits: bool = True) -> Dict[str, Any]:
@@ -100,7 +100,7 @@ class AheadGroups(PlayedGroups):
         if self._process is not None:
             self._process.close()
 
-    def _request(self, target: int, train_iter: int, policy_kwargs: Dict) -> None:
+    def _request(self, target: int, train_iter: int) -> None:
         """Have the groups of the updates after this one sampled."""
         learns = self._learns
         if self._process is None:
@@ -111,7 +111,7 @@ class AheadGroups(PlayedGroups):
         known = [*(found.train_iter for found in self._found), *self._due]
         for update in range(train_iter + 1, train_iter + 1 + self._most):
             if update not in known:
-                self._process.request((target, update, policy_kwargs))
+                self._process.request((target, update))
                 self._due.append(update)
 
     def _answer(self, request: Tuple, process: 'AheadProcess') -> Ahead:
@@ -122,9 +122,9 @@ class AheadGroups(PlayedGroups):
         self._found = []
         if self._in_flight:
             self._learns.actor.sampler.newest = process
-        target, train_iter, policy_kwargs = request
+        target, train_iter = request
         updates, of_group = process.updates, {} if self._in_flight else dict(sampled_after=process.steps)
-        sampled = super().sample(target, train_iter, policy_kwargs)
+        sampled = super().sample(target, train_iter)
         for group in [*sampled.done, *sampled.replaced]:
             group.sample.update(of_group, staleness=train_iter - updates)
         return Ahead(train_iter, sampled, self.counters)

@@ -38,7 +38,7 @@ def group_collector(cfg: Dict, policy: NamedTuple, env: BaseEnvManager, groups: 
 
     def _collect(ctx: OnlineRLContext) -> None:
         before = collector.envstep
-        samples = collector.collect(groups, train_iter=learns.age[0], policy_kwargs=ctx.collect_kwargs)
+        samples = collector.collect(groups, train_iter=learns.age[0])
         ctx.episodes = samples
         ctx.env_step += collector.envstep - before
         ctx.env_episode += sum(len(sample['length']) for sample in samples)

@@ -138,7 +138,7 @@ def test_who_is_played_in_arrays(cartpoles):
 
 def test_a_process_without_groups(cartpoles):
     player = make_player(*cartpoles, 0, 2, 1, None)
-    assert player.play([], 0, lambda number: None, {}, {}, MemoryMeter('cpu')) == []
+    assert player.play([], 0, lambda number: None, {}, MemoryMeter('cpu')) == []
 
 
 @pytest.mark.parametrize('kind', brief(MODELS, ('several', 'hybrid', 'masked', 'dict', 'image')))

@@ -118,7 +118,7 @@ class AgentGroups:
     def __init__(self, policy):
         self.policy, self.rewards = policy, []
 
-    def sample(self, target, train_iter, policy_kwargs):
+    def sample(self, target, train_iter):
         start, self.collect_iter, size = time.perf_counter(), train_iter, group_policy(self.policy).cfg.group_size
         groups = [Group(n, list(range(n * size, (n + 1) * size))) for n in range(target)]
         agents = {i: agent(self.policy, g.number % 4, g, i, self.rewards) for g in groups for i in g.env_ids}
