@@ -16,24 +16,9 @@ POLL = 0.2  # seconds between two looks for newer weights
 PART = 64  # tokens of a request for a row that may end in a way that the server does not know
 
 
-class Renewal:
-    """Newer weights, which servers get while rows are sampled."""
-
-    def __init__(self, newest: Newest, pool: Any) -> None:
-        """``pool``: has the weights of ``newest``."""
-        self.newest, self._pool = newest, pool
-        self.sampled_after = {pool.version: newest.steps}  # number of optimizer steps before each version
-
-    def take(self) -> None:
-        """While no requests run."""
-        self.newest.take()
-        self._pool.renew()
-        self.sampled_after[self._pool.version] = self.newest.steps
-
-
 class Requests:
     """Requests without an answer are sent again. Rows that ``early_stop`` ends have the tokens that they had then, or
-    none. When ``renewal`` is due, those that run are ended too, and continued with the newer weights. With ``ends``,
+    none. When ``newest`` has newer weights, those that run are ended too, and continued with them. With ``ends``,
     which a server does not know, rows are asked for in parts, and end where it says."""
 
     def __init__(
@@ -42,14 +27,16 @@ class Requests:
             rows: Sequence[Row],
             servers: Sequence[int],
             early_stop: Optional[EarlyStop] = None,
-            renewal: Optional[Renewal] = None,
+            newest: Optional[Newest] = None,
             ends: Optional[Callable[[List[int]], bool]] = None,
             part: int = PART,
             threads: int = THREADS
     ) -> None:
         """``pool``: the ``ServerPool``; ``servers``: the index of the one that each row asks."""
         self._pool, self._rows, self._servers = pool, rows, servers
-        self._early_stop, self._renewal, self._ends = early_stop, renewal, ends
+        self._early_stop, self._newest, self._ends = early_stop, newest, ends
+        # number of optimizer steps before each version of the weights
+        self.sampled_after = None if newest is None else {pool.version: newest.steps}
         self._part, self._threads = None if ends is None else part, threads
         self._found: Dict[int, Answer] = {}
         self._begun = [NOTHING] * len(rows)  # what rows had when they were interrupted
@@ -82,7 +69,9 @@ class Requests:
         for i in self._stopped - set(self._found):  # they were interrupted, or had a part, before they were stopped
             self._found[i] = self._begun[i]
         if interrupted.is_set():
-            self._renewal.take()
+            self._newest.take()
+            self._pool.renew()
+            self.sampled_after[self._pool.version] = self._newest.steps
         elif lost:
             self._pool.recover(lost, self._last, self._attempts, len(self._rows) - len(self._found))
             self._attempts += 1
@@ -126,18 +115,18 @@ class Requests:
 
         def watch() -> None:
             while not ended.wait(POLL):  # again and again: a request may reach its server after it was ended
-                if self._renewal.newest.has_newer:
+                if self._newest.has_newer:
                     due.set()
                     for future in asked:
                         future.cancel()
                     self._pool.abort(list(rows.values()))
 
         thread = Thread(target=watch, name='newer weights', daemon=True)
-        if self._renewal is not None:
+        if self._newest is not None:
             thread.start()
         try:
             yield due
         finally:
             ended.set()
-            if self._renewal is not None:
+            if self._newest is not None:
                 thread.join()

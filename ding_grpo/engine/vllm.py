@@ -15,7 +15,7 @@ from .launched import arguments
 from .options import KEY, EngineOptions, check_sampling
 from .pool import ServerPool
 from .proof import Bounds, check_tokenizer, prove
-from .requests import Renewal, Requests
+from .requests import Requests
 from .server import Row
 from .transfer import Adapters, WholeModel
 
@@ -89,10 +89,9 @@ class VllmSampler(Sampler):
             rows.append(self.row(prompt.tolist(), own, None if greedy else request.uniform[i]))
         # rows of a group share their prompt, and so a server's prefix cache
         servers = [request.row_keys.get(i, (0, i))[1] % len(self.pool.servers) for i in request.env_ids]
-        renewal = None if self.newest is None else Renewal(self.newest, self.pool)
-        answers = Requests(self.pool, rows, servers, request.early_stop, renewal, spec.ends).answers()
-        after = None if renewal is None else renewal.sampled_after
-        return rollout_of(answers, 0 if greedy else self.sampling.top_k or 0, greedy, after)
+        requests = Requests(self.pool, rows, servers, request.early_stop, self.newest, spec.ends)
+        top = 0 if greedy else self.sampling.top_k or 0
+        return rollout_of(requests.answers(), top, greedy, requests.sampled_after)
 
     def params(self, greedy: bool = False) -> Dict[str, Any]:
         """vLLM's ``SamplingParams`` for all rows."""
