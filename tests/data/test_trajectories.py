@@ -9,26 +9,13 @@ from ding_grpo.data.folding import fold_group
 from ding_grpo.data.micro_batch import split_rows
 from ding_grpo.learn.advantage import Advantage
 from dizoo_llm.envs import TokenEnv
+from tests.data.test_batch import transition
 from tests.policies import token_policy
 
 
 def step(prompt, action, trajectory, turn=0, reward=0., failed=False):
-    rewards = torch.zeros(len(action))
-    rewards[-1] = reward
-    return dict(
-        prompt=torch.tensor(prompt),
-        action=torch.tensor(action),
-        logp=torch.full((len(action), ), -1.),
-        kept=None,
-        reward=rewards,
-        turn=turn,
-        trajectory=trajectory,
-        anchor=None,
-        reward_parts=dict(right=reward),
-        truncated=False,
-        failed=failed,
-        done=True
-    )
+    plain = transition(action, reward, None, prompt, turn, dict(right=reward), False)
+    return dict(plain, trajectory=trajectory, failed=failed, done=True)
 
 
 @pytest.fixture

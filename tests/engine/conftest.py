@@ -36,6 +36,17 @@ def make_model(folder=None):
     return CausalLM(config=dict(MODEL)) if folder is None else CausalLM(pretrained=str(folder), lora=lora)
 
 
+SPEC = TokenSpec(Letters(), (1, ), 36, 8, 6, dict(right=1.), 1, 6, None)
+
+
+def make_sampler(model, sampling=Sampling(), spec=SPEC, quantize=None, **engine):
+    cfg = EasyDict(copy.deepcopy(DEFAULTS))
+    cfg.model.quantize, cfg.collect.engine, cfg.collect.top_k = quantize, dict(engine, type='vllm'), sampling.top_k
+    sampler = VllmSampler(cfg, model)
+    sampler.bind(spec, sampling)
+    return sampler
+
+
 def counts(rollout):
     """Whether each place has a token, (B, T)."""
     return torch.arange(rollout.action.shape[1]) < rollout.length.unsqueeze(1)
@@ -80,16 +91,10 @@ def engine(model, tmp_path):
     """Makes the sampler of a model, given its servers or other keys of ``engine``."""
     made = []
 
-    def make(*servers, sampling=Sampling(), ends=None, model=model, **keys):
-        cfg = EasyDict(copy.deepcopy(DEFAULTS))
+    def make(*servers, sampling=Sampling(), model=model, **keys):
         urls = dict(url=[server.url for server in servers]) if servers else {}
-        cfg.model.quantize = keys.pop('quantize', None)
-        cfg.collect.engine = {'type': 'vllm', 'folder': str(tmp_path), 'patience': 5.0, **urls, **keys}
-        cfg.collect.top_k = sampling.top_k
-        sampler = VllmSampler(cfg, model)
-        sampler.bind(TokenSpec(Letters(), (1, ), 36, 8, 6, dict(right=1.), 1, 6, ends), sampling)
-        made.append(sampler)
-        return sampler
+        made.append(make_sampler(model, sampling, **{'folder': str(tmp_path), 'patience': 5.0, **urls, **keys}))
+        return made[-1]
 
     yield make
     for sampler in made:

@@ -2,23 +2,18 @@
 The engine against vLLM itself: python -m pytest tests/engine/test_real_vllm.py -m algotest, with an environment as
 docs/guides/vllm.md makes it, in .venv-vllm or at VLLM_PYTHON. Six minutes, most of which are starts of the server.
 """
-import copy
 import os
 import signal
 import time
 
 import pytest
 import torch
-from easydict import EasyDict
 
 from ding_common import PeerError
-from ding_grpo.config.keys import DEFAULTS
 from ding_grpo.engine.proof import Gap, exchanged, log_probs
-from ding_grpo.engine.vllm import VllmSampler
 from ding_grpo.model import CausalLM
 from ding_grpo.rollout import EarlyStop, Sampling
-from dizoo_llm.envs.spec import TokenSpec
-from tests.engine.conftest import MODEL, Letters, counts, gap, learn
+from tests.engine.conftest import MODEL, SPEC, counts, gap, learn, make_sampler
 from tests.engine.test_sampler import request, rows_of
 from tests.processes import ROOT
 
@@ -51,11 +46,9 @@ def sampler_of(folder, lora=None, positions=64, **engine):
         model.lm.save_pretrained(base)
         model = CausalLM(pretrained=base, lora=lora)
     model.limit_vocabulary(36)
-    cfg = EasyDict(copy.deepcopy(DEFAULTS))
-    cfg.collect.engine = dict(type='vllm', folder=folder, **engine)
-    sampler = VllmSampler(cfg, model)
     most = positions - 58
-    sampler.bind(TokenSpec(Letters(), (1, ), 36, 16, most, dict(right=1.), 1, most + 6, None), ALL)
+    spec = SPEC._replace(max_prompt_length=16, max_new_tokens=most, max_tokens=most + 6)
+    sampler = make_sampler(model, spec=spec, folder=folder, **engine)
     try:
         sampler.load(model.state_dict(), 1)
     except PeerError:

@@ -16,8 +16,7 @@ from ding_grpo.model import CausalLM
 from ding_grpo.replay.command import main as replay
 from ding_grpo.rollout import Sampling
 from ding_grpo.verify import main as verify
-from dizoo_llm.envs.spec import TokenSpec
-from tests.engine.conftest import Letters, make_model
+from tests.engine.conftest import SPEC, make_model
 from tests.runs import metrics, train
 from tests.shipped import small
 
@@ -135,7 +134,7 @@ def recorded():
     assert dict(policy.collect) == dict(max_staleness=0, in_flight=False)
     model = make_model()
     sampler = RecordedSampler(EasyDict(collect=dict(engine=dict(type='recorded', run='run'), extra_rows=0)), model)
-    sampler.bind(TokenSpec(Letters(), (1, ), 36, 8, 6, dict(right=1.), 1, 6, None), Sampling(top_k=2))
+    sampler.bind(SPEC, Sampling(top_k=2))
     return sampler, model
 
 
@@ -159,7 +158,7 @@ def test_rows_beside_a_forced_one_are_those_of_the_record(recorded, capsys):
     sampler, model = recorded
     asked_for = request([[3], [3], [4, 4]], rows=[0, 1, 1], forced={(1, 0): 3}, limit=torch.tensor([6, 2, 6]))
     alone = ModelSampler(model)
-    alone.bind(TokenSpec(Letters(), (1, ), 36, 8, 6, dict(right=1.), 1, 6, None), Sampling(top_k=2))
+    alone.bind(SPEC, Sampling(top_k=2))
     own = alone.sample(RowRequest([1], [torch.tensor([3])], {}, asked_for.uniform[1:2], torch.tensor([2]), {(0, 0): 3}))
     found = sampler.sample(asked_for)
     assert 'the model samples 1 of 3 rows' in capsys.readouterr().out
