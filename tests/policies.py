@@ -7,6 +7,7 @@ import torch
 from ding.config import compile_config
 from easydict import EasyDict
 
+from ding_grpo.act.actor import Wanted
 from ding_grpo.data.batch import Batch
 from ding_grpo.learn.observer import Observer
 from ding_grpo.policy import GRPOPolicy
@@ -35,7 +36,7 @@ class OpenPolicy(GRPOPolicy):
 
     def read(self, batch, **options):
         with torch.no_grad():
-            return self.actor.read(self._model, batch, **options)
+            return self.actor.read(self._model, batch, Wanted(**options))
 
 
 class Seen(Observer):

@@ -22,6 +22,14 @@ class Reading(NamedTuple):
     teacher_kl: Optional[Tensor] = None  # KL(policy || teacher), without a gradient
 
 
+class Wanted(NamedTuple):
+    """What to read beside log-probabilities and entropies."""
+    train_entropy: bool = False  # whether entropies have a gradient
+    critic: Optional[nn.Module] = None  # whose values, one of ``make_critic``
+    squares: bool = False
+    teacher: Optional[Any] = None  # the divergence from it, for language models
+
+
 class Actor(Protocol):
     """Samples actions from a model and computes their log-probabilities. ``TokenActor`` does so for language models,
     whose actions are whole completions, ``StepActor`` for all others."""
@@ -90,20 +98,10 @@ class Actor(Protocol):
     def transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
         """One step of one environment, in the form that ``fold_group`` needs."""
 
-    def read(
-            self,
-            model: nn.Module,
-            batch: Batch,
-            train_entropy: bool = False,
-            critic: Optional[nn.Module] = None,
-            squares: bool = False,
-            teacher: Optional[Any] = None
-    ) -> Reading:
+    def read(self, model: nn.Module, batch: Batch, wanted: Wanted = Wanted()) -> Reading:
         """Log-probabilities of a batch's actions under the distributions that they were sampled from, and the entropies
         of these distributions, with the weights of ``model``, the policy or its reference. The batch is on the model's
-        device. The entropy has a gradient only with ``train_entropy``. What else to compute: the values of a critic
-        from ``make_critic``, the sums of squared probabilities, and, for language models, the divergence from a
-        teacher."""
+        device."""
 
     def make_critic(self, cfg: Dict) -> nn.Module:
         """The critic for ``cfg``, the section ``policy.learn``. Raises a ``ConfigError`` if the model has no values, or

@@ -14,7 +14,7 @@ from ding_grpo.data.batch import Batch, map_tensors
 from ding_grpo.data.diagnose import check_sampled
 from ding_grpo.data.row_generators import RowKey
 
-from .actor import Actor, Forced, Reading
+from .actor import Actor, Forced, Reading, Wanted
 from .critic import StepCritic
 from .distributions import Distribution, ToSpace, distribution
 from .initial_weights import init_as_ppo
@@ -133,25 +133,17 @@ class StepActor(Actor):
             done=bool(timestep.done),
         )
 
-    def read(
-            self,
-            model: nn.Module,
-            batch: Batch,
-            train_entropy: bool = False,
-            critic: Optional[nn.Module] = None,
-            squares: bool = False,
-            teacher: None = None
-    ) -> Reading:
+    def read(self, model: nn.Module, batch: Batch, wanted: Wanted = Wanted()) -> Reading:
         counted = batch.weight != 0  # (B, S)
         model.train(model is self._model and (self._learns or torch.is_grad_enabled()))
         inputs, mask = inputs_of(batch.obs)
-        output = self._forward(model, inputs, 'compute_actor' if critic is None else 'compute_actor_critic')
+        output = self._forward(model, inputs, 'compute_actor' if wanted.critic is None else 'compute_actor_critic')
         model.eval()
         found = self._distribution(output, mask)  # of the M steps that count
         of_steps = dict(logp=found.log_prob(batch.action[counted]), entropy=found.entropy())  # (M, ) each
-        if critic is not None:
+        if wanted.critic is not None:
             of_steps['value'] = output['value']
-        if squares:
+        if wanted.squares:
             of_steps['squares'] = found.squares()
         return Reading(**{name: x.new_zeros(counted.shape).masked_scatter(counted, x) for name, x in of_steps.items()})
 

@@ -21,7 +21,7 @@ from ding_grpo.rl_utils import entropy, linear_log_prob, sum_of_squares
 from ding_grpo.rl_utils.log_probs.matrix_product import multiplies_bfloat16
 from ding_grpo.rollout import EarlyStop, KeptSets, Sampling
 
-from .actor import Actor, Forced, Reading
+from .actor import Actor, Forced, Reading, Wanted
 from .critic import TokenCritic
 from .kept_cache import version_of
 from .sampler import ModelSampler, RowRequest, Sampler, make_sampler
@@ -200,27 +200,16 @@ class TokenActor(Actor):
             done=bool(timestep.done),
         )
 
-    def read(
-            self,
-            model: CausalLM,
-            batch: Batch,
-            train_entropy: bool = False,
-            critic: Optional[TokenCritic] = None,
-            squares: bool = False,
-            teacher: Optional[Any] = None
-    ) -> Reading:
+    def read(self, model: CausalLM, batch: Batch, wanted: Wanted = Wanted()) -> Reading:
         merged, kind = merge_equal_rows(batch)
         try:
-            reading = self._read(model, merged, train_entropy, critic, squares, teacher)
+            reading = self._read(model, merged, wanted)
         finally:
             reshard(model)
         return reading if kind is None else Reading(*(spread(x, kind, batch.action.shape[1]) for x in reading))
 
-    def _read(
-            self, model: CausalLM, batch: Batch, train_entropy: bool, critic: Optional[TokenCritic], squares: bool,
-            teacher: Optional[Any]
-    ) -> Reading:
-        prompts = PromptBatch.of(batch.prompts, model.device)
+    def _read(self, model: CausalLM, batch: Batch, wanted: Wanted) -> Reading:
+        prompts, critic = PromptBatch.of(batch.prompts, model.device), wanted.critic
         length, vocabulary = batch.length, model.output_tokens  # (B, )
         if self._log_prob_fn is linear_log_prob:
             states = model.completion_states(prompts, batch.action, length)
@@ -232,14 +221,14 @@ class TokenActor(Actor):
                 temperature=self._sampling.temperature,
                 kept=batch.kept,
                 return_entropy=True,
-                return_squares=squares,
+                return_squares=wanted.squares,
                 rules=token_rules(self._sampling, batch, vocabulary),
                 **model.output_head()._asdict()
             )
-            reading = Reading(logp, h, squares=rest[0] if squares else None)
-            if teacher is not None:
+            reading = Reading(logp, h, squares=rest[0] if wanted.squares else None)
+            if wanted.teacher is not None:
                 temperature = self._sampling.temperature
-                found = teacher.compare(batch, prompts, logp, states, model.output_head(), temperature)
+                found = wanted.teacher.compare(batch, prompts, logp, states, model.output_head(), temperature)
                 reading = reading._replace(divergence=found[0], teacher_kl=found[1])
             if critic is None:
                 return reading
@@ -250,8 +239,8 @@ class TokenActor(Actor):
         kept = batch.kept if batch.kept_words is None else kept_tokens(batch, vocabulary)
         logit, index = self._sampling.reuse(logit, batch.action, kept, seen_tokens(self._sampling, batch, vocabulary))
         value = None if critic is None else critic(model, prompts, batch.action, length)
-        h = entropy(logit if train_entropy else logit.detach())
-        return Reading(self._log_prob_fn(logit, index), h, value, sum_of_squares(logit) if squares else None)
+        h = entropy(logit if wanted.train_entropy else logit.detach())
+        return Reading(self._log_prob_fn(logit, index), h, value, sum_of_squares(logit) if wanted.squares else None)
 
     def make_critic(self, cfg: Dict) -> TokenCritic:
         return TokenCritic(self._model, cfg.critic.model)

@@ -23,7 +23,7 @@ class ExtraLoss:
     logged: Tuple[str, ...] = ()  # metrics that DI-engine's learner logs
 
     def heads(self) -> Dict[str, Any]:
-        """Arguments of ``Actor.read`` that give what it reads."""
+        """Fields of ``Wanted`` that give what it reads."""
         return {}
 
     def parameters(self) -> List[nn.Parameter]:

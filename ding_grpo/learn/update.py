@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_common import parallel
-from ding_grpo.act.actor import Actor
+from ding_grpo.act.actor import Actor, Wanted
 from ding_grpo.data.batch import Batch
 from ding_grpo.data.diagnose import BadUpdates, diagnose
 from ding_grpo.model.sharding import gradient_norm, is_sharded
@@ -134,7 +134,7 @@ class Updater:
         names = ['logp', 'entropy', *(name for term in self._terms for name in term.reads)]
         read = {name: torch.zeros_like(batch.logp_old) for name in names}
         for rows, part in batch.parts(self._cfg.micro_batch_tokens, self._sharded):
-            found = self._actor.read(self._model, part, self.entropy_weight > 0, **given)  # (b, s) each
+            found = self._actor.read(self._model, part, Wanted(self.entropy_weight > 0, **given))  # (b, s) each
             share = len(rows) / batch.episodes  # of the part in a mean over rows; those of an episode count as one
             of_loss = share if tokens is None else 1
             if slope is None:
@@ -237,7 +237,7 @@ class Updater:
         """The field (B, S) of a batch that ``token_advantage`` explains, under the trained model."""
 
         def of_part(part: Batch) -> Tensor:
-            found = self._actor.read(self._model, part, squares=True)
+            found = self._actor.read(self._model, part, Wanted(squares=True))
             return 1 - 2 * found.logp.exp() + found.squares
 
         return self.read_rows(of_part, batch)

@@ -10,6 +10,7 @@ from torch import nn
 
 from ding_common import ConfigError
 from ding_grpo.act.actor import Reading
+from ding_grpo.act.actor import Wanted
 from ding_grpo.act.critic import Critic, StepCritic, head_of
 from ding_grpo.config.keys import DEFAULTS
 from ding_grpo.data.batch import Batch
@@ -53,7 +54,7 @@ class Recorded(nn.Module):
         super().__init__()
         self.logp, self.value = nn.Parameter(logp), nn.Parameter(value)
 
-    def read(self, model, batch, train_entropy, **heads):
+    def read(self, model, batch, wanted):
         return Reading(self.logp, torch.zeros_like(self.logp), self.value)
 
 
@@ -105,7 +106,7 @@ class TestTokens:
         policy = with_critic(trained_head=True)
         batch, passes = Batch.of(sample_groups(policy)), []
         handle = policy.model.trunk.register_forward_hook(lambda *args: passes.append(1))
-        reading = policy.actor.read(policy.model, batch, False, critic_of(policy))
+        reading = policy.actor.read(policy.model, batch, Wanted(critic=critic_of(policy)))
         of_one_pass = len(passes)
         plain = policy.actor.read(policy.model, batch)
         handle.remove()
