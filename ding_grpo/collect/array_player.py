@@ -56,13 +56,6 @@ class _Step(NamedTuple):
     reward: Tensor
 
 
-class _Closed(NamedTuple):
-    """An episode that has ended, as the transition that it becomes, and its number."""
-    group: Group
-    transition: Dict[str, Any]
-    number: int
-
-
 class ArrayPlayer(GroupPlayer):
     """As ``GroupPlayer``, with the same numbers. An episode of a group is one transition, see ``fold_group``."""
 
@@ -71,9 +64,8 @@ class ArrayPlayer(GroupPlayer):
         self._steps: List[_Step] = []
         self._episodes: Dict[int, int] = {}  # number of the running episode by environment
         self._begun = 0
-        self._closed: List[_Closed] = []
         groups = super().play(*args, **kwargs)
-        self._hand_out()
+        self._hand_out(groups)
         return groups
 
     def _reset(self, seeds: Dict[int, int], start: Optional[Dict[str, int]]) -> None:
@@ -113,15 +105,14 @@ class ArrayPlayer(GroupPlayer):
         for i in members:
             final_obs, group.last_info[i] = ended[i]
             copied = rows_of(self._actor.batch([final_obs]))[0]  # environments may write the next one into it
-            transition = dict(final_obs=copied, truncated=group.last_info[i]['truncated'], failed=False, done=True)
-            group.episodes[i] = [transition]
-            self._closed.append(_Closed(group, transition, self._episodes[i]))
+            told = dict(truncated=group.last_info[i]['truncated'], failed=False, done=True)
+            group.episodes[i] = [dict(told, final_obs=copied, number=self._episodes[i])]
             group.running.discard(i)
             self._policy.reset([i])
 
-    def _hand_out(self) -> None:
-        """Give each closed episode its steps, in their order."""
-        if not self._steps:  # another process plays all groups
+    def _hand_out(self, groups: List[Group]) -> None:
+        """Give each episode its steps, in their order."""
+        if not groups:  # another process plays all of them
             return
         numbers = torch.tensor([number for step in self._steps for number in step.episode])
         order, count = numbers.argsort(stable=True), numbers.bincount(minlength=self._begun)
@@ -130,7 +121,9 @@ class ArrayPlayer(GroupPlayer):
             for key in ('obs', 'action', 'logp', 'reward')
         }
         of_episode = {key: split(value, count.tolist()) for key, value in found.items()}
-        for group, transition, number in self._closed:
-            transition.update({key: parts[number] for key, parts in of_episode.items()}, steps=int(count[number]))
-            group.return_ = sum(transition['reward'].tolist())
-        self._steps, self._closed = [], []
+        for group in groups:
+            for transition, in group.episodes.values():
+                number = transition.pop('number')
+                transition.update({key: parts[number] for key, parts in of_episode.items()}, steps=int(count[number]))
+                group.return_ = sum(transition['reward'].tolist())
+        self._steps = []

@@ -150,7 +150,7 @@ def test_together_as_step_by_step(kind):
 
 def gymnasium_run(name, config, updates=2, manager=None, resume=False, kind='grpo', **env):
     """A run in the folder ``name``; ``manager`` is the section of a vector environment."""
-    main, create = load(config, env=dict(SHORT, **env))
+    main, create = load(config, env={**SHORT, **env}, policy=dict(collect=dict(collector=dict(max_restarts=2))))
     create.policy.type, create.env.import_names = kind, ['ding_grpo', __name__]
     if manager is not None:
         create.env_manager.type, main.env.manager = 'vector', manager
@@ -217,17 +217,11 @@ def test_a_vector_environment_that_cannot_be(manager, env, message):
         gymnasium_run('run', 'cartpole_grpo', manager=manager, **env)
 
 
-def broken(how, name='run', manager=None, kind='grpo', left=0):
+def broken(how, name='run', left=0, **options):
     """An update in environments that fail, restarted at most twice. ``left``: episodes that end abnormally."""
     Fails.left = left
-    main, create = load(
-        'cartpole_grpo', env=dict(SHORT, env_id='Fails-v0', env_kwargs=dict(how=how, disable_env_checker=True))
-    )
-    create.env.import_names, create.policy.type = ['ding_grpo', __name__], kind
-    main.policy.collect.collector = dict(max_restarts=2)
-    if manager is not None:
-        create.env_manager.type, main.env.manager = 'vector', manager
-    train((main, create), 1, name=name)
+    kwargs = dict(how=how, disable_env_checker=True)
+    gymnasium_run(name, 'cartpole_grpo', 1, env_id='Fails-v0', env_kwargs=kwargs, **options)
 
 
 @pytest.mark.parametrize(
