@@ -26,7 +26,7 @@ class Rows(Protocol):
         """Start an episode in these environments, each from its seed."""
 
     def observations(self, env_ids: List[int]) -> List[Any]:
-        """The observations of running episodes."""
+        """The observations of running episodes. An environment may write its next one into the same array."""
 
     def step(self, env_ids: List[int], actions: List[Any]) -> Any:
         """Take a step in each of these environments. Returns ``reward`` (B, ) and ``ended``."""

@@ -12,6 +12,7 @@ from ding_grpo.logs.screen import shorten
 
 from .group import Collected
 
+INFO = ('index', 'kind', 'prompt', 'completion', 'turns', 'truncated', 'failed')  # of a record
 HEADER = ('prompt', 'completion', '', 'reward', 'advantage', 'parts')
 
 
@@ -34,10 +35,16 @@ def records_of(train_iter: int, groups: List[Collected], advantages: List[Option
                rows: Callable) -> List[Dict[str, Any]]:
     """The rows that ``rows`` chooses of each group, untruncated; ``advantages``: of each group's rows (G, ), or None if
     they are not known yet."""
-    return [
-        _record(train_iter, group.sample, row, group.infos[row], adv) for group, adv in zip(groups, advantages)
-        for row in rows(group)
-    ]
+    records = []
+    for group, adv in zip(groups, advantages):
+        for row in rows(group):
+            info, reward = group.infos[row], group.sample['reward'][row].sum().item()
+            told = {key: info[key] for key in INFO if key in info}
+            numbers = dict(reward_parts=info['reward_parts'], advantage=None if adv is None else adv[row].item())
+            records.append(
+                dict(train_iter=train_iter, group=group.sample['group_id'], **told, reward=reward, **numbers)
+            )
+    return records
 
 
 def table(train_iter: int, records: List[Dict[str, Any]]) -> str:
@@ -49,18 +56,3 @@ def table(train_iter: int, records: List[Dict[str, Any]]) -> str:
         lines.append([*text, 'cut' if r['truncated'] else '', f"{r['reward']:.2f}", advantage, ' '.join(parts)])
     # names of parts may be unprintable
     return printable(f'completions at update {train_iter}\n' + tabulate(lines, HEADER, disable_numparse=True))
-
-
-def _record(train_iter: int, sample: Dict[str, Any], row: int, info: Dict[str, Any],
-            adv: Optional[Tensor]) -> Dict[str, Any]:
-    return dict(
-        train_iter=train_iter,
-        group=sample['group_id'],
-        **{
-            key: info[key]
-            for key in ('index', 'kind', 'prompt', 'completion', 'turns', 'truncated', 'failed') if key in info
-        },
-        reward=sample['reward'][row].sum().item(),
-        reward_parts=info['reward_parts'],
-        advantage=None if adv is None else adv[row].item(),
-    )

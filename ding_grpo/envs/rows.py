@@ -22,6 +22,7 @@ class Stepped(NamedTuple):
 
 
 class _Rows:
+    """``reset``, ``observations`` and ``step`` are those of ``Rows`` in ``ding_grpo/collect/array_player.py``."""
 
     def __init__(self, name: str, space: gymnasium.Space, act_scale: bool, rew_clip: bool) -> None:
         """Name and action space of one environment; ``act_scale`` and ``rew_clip`` are keys of ``GymnasiumEnv``."""
@@ -58,7 +59,6 @@ class Singles(_Rows):
         self._obs: Dict[int, Any] = {}
 
     def reset(self, seeds: Dict[int, int]) -> None:
-        """Start an episode in these environments, each from its seed."""
         for i, seed in seeds.items():
             seed_as_di_engine(self._envs[i], seed)
             with environment_errors('reset'):
@@ -67,11 +67,9 @@ class Singles(_Rows):
         np.random.seed(seed)
 
     def observations(self, env_ids: List[int]) -> List[Any]:
-        """The observations of running episodes. An environment may write its next observation into the same array."""
         return [self._obs[i] for i in env_ids]
 
     def step(self, env_ids: List[int], actions: List[Any]) -> Stepped:
-        """Take a step in each of these environments."""
         rewards, ended = [], {}
         with environment_errors('step'):
             for i, action in zip(env_ids, self._in_bounds(actions)):
@@ -96,7 +94,6 @@ class Vector(_Rows):
             self._idle = np.clip(self._idle, space.low, space.high)
 
     def reset(self, seeds: Dict[int, int]) -> None:
-        """See ``Singles.reset``."""
         self._begin([*seeds], [seeds.get(i) for i in range(self._env.num_envs)])
         self._sums.update(dict.fromkeys(seeds, 0.0))
         np.random.seed([*seeds.values()][-1])  # this process, as ``Singles`` leaves it
@@ -115,11 +112,9 @@ class Vector(_Rows):
         self._is_broken = False
 
     def observations(self, env_ids: List[int]) -> List[Any]:
-        """See ``Singles.observations``."""
         return [_row(self._obs, i) for i in env_ids]
 
     def step(self, env_ids: List[int], actions: List[Any]) -> Stepped:
-        """See ``Singles.step``."""
         of_all = [self._idle] * self._env.num_envs
         for i, action in zip(env_ids, self._in_bounds(actions)):
             of_all[i] = action

@@ -161,11 +161,11 @@ class GroupEvaluator(InteractionSerialEvaluator):
     def evaluate_end(self, save_ckpt_fn: Callable, train_iter: int, envstep: int) -> None:
         """Evaluate the weights at the end of a run, unless the last evaluation was of them. TensorBoard's values go
         into a file of their own, which a resumed run deletes if it goes on."""
-        if self.last is not None and self.last[1] == train_iter:
-            if self.last[0] >= self._stop_value and parallel.rank() == 0:
+        value, evaluated = self.last or (None, None)
+        if evaluated == train_iter:
+            if value >= self._stop_value and parallel.rank() == 0:
                 what = getattr(self.token_spec, 'return_name', 'the return')
-                limit, value = self._stop_value, self.last[0]
-                show(f'env.stop_value = {limit:g} reached by {what} = {value:.4g} at update {train_iter}')
+                show(f'env.stop_value = {self._stop_value:g} reached by {what} = {value:.4g} at update {train_iter}')
             return
         writer = self._tb_logger
         if writer is not None:
@@ -195,11 +195,9 @@ class GroupEvaluator(InteractionSerialEvaluator):
 
     def _seed_starts(self, train_iter: int) -> None:
         """Seed by (run seed, update), so that a resumed run evaluates the same starts as an uninterrupted one."""
-        number = self._env.env_num
-        seed = self._learns.seed
-        state = np.random.SeedSequence([seed, max(train_iter, 0)]).generate_state(number)
+        seeds = np.random.SeedSequence([self._learns.seed, max(train_iter, 0)]).generate_state(self._env.env_num)
         # below 2^30; the group collector's seeds are above
-        self._env.seed({i: int(s >> 2) for i, s in enumerate(state)}, dynamic_seed=False)
+        self._env.seed({i: int(s >> 2) for i, s in enumerate(seeds)}, dynamic_seed=False)
 
     @property
     def _decides_by_samples(self) -> bool:
