@@ -21,8 +21,7 @@ class KeptCache:
         self._turn: Optional[_Turn] = None
 
     def begin(self, env_ids: Sequence[int], contexts: List[Tensor]) -> '_Turn':
-        """Read what is new in each row, given all its tokens, on the CPU. Returns the rows as a model that ``generate``
-        can start."""
+        """Read what is new in each row, given all its tokens, on the CPU. Returns a model for ``generate``."""
         autocast = torch.is_autocast_enabled(self._model.device.type), self._model.autocast_dtype
         reads_with = version_of(self._model), autocast
         if reads_with != self._read_with:

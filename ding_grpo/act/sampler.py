@@ -35,10 +35,8 @@ class Newest(Protocol):
 
 
 class Sampler(Protocol):
-    """
-    Turns prompts into rows, with the weights that it has loaded last. The tokens and log-probabilities that it returns
-    are learned from: it must sample from the distribution of its ``Sampling``, and report its log-probabilities.
-    """
+    """Turns prompts into rows, with the weights that it has loaded last. The tokens and log-probabilities that it
+    returns are learned from: both must be those of the distribution of its ``Sampling``."""
     exact: bool = True  # whether the learner computes the same log-probabilities, up to rounding in float32
     newest: Optional[Newest] = None  # weights to take while rows are sampled, see ``policy.collect.in_flight``
 

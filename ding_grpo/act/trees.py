@@ -25,8 +25,7 @@ class Trees:
 
     def branching(self, env_ids: Sequence[int], row_keys: Dict[int, RowKey], prompts: List[Tensor],
                   tokenizer: Any) -> Optional[Branching]:
-        """That of the next turn of rows, from their keys (collect, group, row) and all their tokens so far;
-        None if no group is a tree."""
+        """That of the next turn of rows, from their keys and all their tokens so far; None if no group is a tree."""
         if self._plan is None and not self.of_group:
             return None
         lines: Dict[RowKey, Dict[int, int]] = {}  # of each group: the line of each row

@@ -1,7 +1,4 @@
-"""
-Sampled completions, or dialogues of several turns, for a human reader. Of an episode of several texts the first row is
-shown, whose info has all of them.
-"""
+"""Sampled completions or dialogues for readers. The first row of an episode of several texts shows all of them."""
 from typing import Any, Callable, Dict, List, Optional
 
 from tabulate import tabulate

@@ -1,7 +1,4 @@
-"""
-Scores of episodes that environments leave to the process that steps them, so that a scorer gets many at once and exists
-once, whatever the number of environments and of their processes.
-"""
+"""Scores that environments leave to the process that steps them, whose one scorer gets many episodes at once."""
 from typing import Any, Dict, List, Optional, Protocol, Tuple
 
 from ding.envs import BaseEnvManager, BaseEnvTimestep

@@ -29,8 +29,7 @@ class ProblemPools:
         return self._drawn[position - self._first]
 
     def finish(self, position: int, rates: List[Tuple[int, float]]) -> None:
-        """Learn from a collect, after ``position`` started groups: the problem and the success rate of each of its
-        groups."""
+        """Learn from a collect, after ``position`` started groups: (problem, success rate) of each of its groups."""
         if position > self._first:
             self.problem(position - 1)  # processes have asked for different positions
         self._first, self._drawn = position, self._drawn[position - self._first:]

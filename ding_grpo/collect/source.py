@@ -20,11 +20,8 @@ COUNTERS = ('envstep', 'collect_iter', 'groups', 'started')  # of a source, whic
 
 
 class GroupSource(Protocol):
-    """
-    Finished groups for the collector, which asks nothing else: it filters, counts, logs and returns them. A subclass of
-    ``GroupCollector`` with another ``make_source`` takes them from elsewhere, such as from agents that drive their own
-    rows.
-    """
+    """Finished groups for the collector, which asks nothing else. A subclass of ``GroupCollector`` with another
+    ``make_source`` takes them from elsewhere, such as from agents that drive their own rows."""
     envstep: int  # environment steps so far; of a token environment, tokens
     collect_iter: Optional[int]  # number of the last collect, None before the first
 

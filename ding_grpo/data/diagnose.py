@@ -27,8 +27,7 @@ _SHOWN = 8  # number of a prompt's tokens in a message
 
 
 def check_weights(model: nn.Module, what: str) -> None:
-    """Raise a ``NumericError`` that names the parameter if a weight is NaN or infinite. ``what`` is the origin of the
-    weights, for the message."""
+    """Raise a ``NumericError`` if a weight is NaN or infinite. ``what``: where the weights are from."""
     facts = _of_weights(model)
     if facts:
         raise NumericError('\n'.join([f'{what}: weights are NaN or infinite', *facts]))
@@ -72,8 +71,7 @@ def check_sampled(
 ) -> None:
     """Raise a ``NumericError`` if an action was sampled from NaN or infinite logits. ``finite``: whether a row's logits
     were finite, (B, ), or (B, S) for each token, on the CPU. ``row_keys`` are absent or of another form in evaluation.
-    A language model has ``prompts``, other models have ``obs``, a tensor (B, *) or a dict of them. The message names
-    the row, and the observation or parameter that is NaN or infinite too."""
+    A language model has ``prompts``, other models have ``obs``, a tensor (B, *) or a dict of them."""
     if finite.all():
         return
     row, *column = (~finite).nonzero()[0].tolist()

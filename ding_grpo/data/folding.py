@@ -1,7 +1,4 @@
-"""
-One training sample: the episodes of a group, folded into one. It is a plain dict of tensors, because DI-engine's replay
-buffers write their own keys into it. It is also part of checkpoints, which load plain data only.
-"""
+"""A training sample: a group's episodes, folded into a plain dict, as DI-engine's buffers and checkpoints need."""
 from typing import Any, Dict, List
 
 import torch

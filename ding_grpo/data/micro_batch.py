@@ -69,8 +69,7 @@ def _costs(batch: 'Batch') -> Dict[int, Tuple[int, int, int]]:  # noqa
 
 
 def _fill(costs: Dict[int, Tuple[int, int, int]], most: Optional[int]) -> List[List[int]]:
-    """Parts of at most ``most`` tokens, each filled before the next one starts; a longer row is a separate part. One
-    part for None."""
+    """Parts of at most ``most`` tokens, see ``split_rows``, each filled before the next one starts."""
     parts: List[List[int]] = []
     tokens, read = 0, set()  # number of tokens of the current part, and its prompts
     for row, (length, prompt, prompt_length) in costs.items():

@@ -14,8 +14,7 @@ class RowGenerators:
         self._generators: Dict[int, Tuple[RowKey, np.random.Generator]] = {}
 
     def of(self, env_id: int, key: RowKey) -> np.random.Generator:
-        """The generator of the row that an environment runs, by the row's key. All steps of the row use the same
-        generator."""
+        """The generator of the row that an environment runs, the same for all its steps."""
         if env_id not in self._generators or self._generators[env_id][0] != key:
             self._generators[env_id] = (key, np.random.default_rng([self._seed, *key]))
         return self._generators[env_id][1]

@@ -29,11 +29,9 @@ INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # b
 
 
 class ServerPool:
-    """
-    Several processes may use the servers: a fork of the one that opened them, and those of torchrun. A version of the
-    weights is named by what they are. Processes that have the same weights ask at the same time. One that has others
-    waits, and gives them to the servers.
-    """
+    """Several processes may use the servers: a fork of the one that opened them, and those of torchrun. A version of
+    the weights is named by what they are. Processes that have the same weights ask at the same time. One that has
+    others waits, and gives them to the servers."""
 
     def __init__(self, options: EngineOptions, transfer: WholeModel) -> None:
         self.options, self.transfer = options, transfer

@@ -62,8 +62,7 @@ class Bounds(NamedTuple):
 
 
 def check_tokenizer(server: Any, spec: NamedTuple) -> None:
-    """Raise a ``ConfigError`` if a server has another tokenizer. Ids alone are exchanged, but another tokenizer is of
-    another model."""
+    """Raise a ``ConfigError`` if a server has another tokenizer, since then it has another model."""
     step = max(spec.vocab_size // 64, 1)
     text = spec.tokenizer.decode(list(range(0, spec.vocab_size, step)), skip_special_tokens=True)
     theirs = server.tokens_of(text)
@@ -76,8 +75,7 @@ def check_tokenizer(server: Any, spec: NamedTuple) -> None:
 
 
 def prove(sampler: Any) -> Bounds:
-    """Compare an engine with the model, with changed weights and with the true ones. Raises a ``PeerError`` that names
-    the weights which the engine does not have, or says that it computes something else."""
+    """Compare an engine with the model, with changed weights and with the true ones; ``PeerError`` if they differ."""
     rows, weights = _Rows(sampler), sampler.transfer.weights()
     with changed(weights) as true:
         sampler.pool.send()

@@ -82,10 +82,8 @@ class Turn(NamedTuple):
 
 
 class RecordedSampler(Sampler):
-    """
-    Gives the rows of a record, whatever the weights. Rows that it does not have are sampled by the model: greedy ones,
-    those of a changed task, and those with tokens that are forced. It says how many.
-    """
+    """Gives the rows of a record, whatever the weights. Rows that it does not have are sampled by the model: greedy
+    ones, those of a changed task, and those with tokens that are forced. It says how many."""
 
     def __init__(self, cfg: Dict, model: CausalLM) -> None:
         """``cfg`` is the section ``policy``."""

@@ -25,8 +25,8 @@ class Unavailable(Exception):
     """A server did not answer a request, and may answer it later."""
 
     def __init__(self, message: str, wait: float = 0.0, failed: bool = False, partial: Answer = NOTHING) -> None:
-        """``wait``: seconds that the server asks for; ``failed``: whether it has run, and failed; ``partial``: what it
-        had sampled of a row when it was told to end it."""
+        """``wait``: seconds that the server asks for; ``failed``: whether it has run, and failed; ``partial``: what
+        it had sampled of a row that it was asked to end."""
         super().__init__(message)
         self.wait, self.failed, self.partial = wait, failed, partial
 

@@ -23,10 +23,8 @@ NEVER = -100.0  # bias of a logit whose token must not be sampled; its probabili
 
 
 class VllmSampler(Sampler):
-    """
-    Asks servers for the rows of a collect, one request for each row, with a seed that depends on (seed, collect, group,
-    row). A row that a server did not answer is asked for again, and is then the same row.
-    """
+    """Asks servers for the rows of a collect, one request for each row, with a seed that depends on (seed, collect,
+    group, row). A row that a server did not answer is asked for again, and is then the same row."""
 
     def __init__(self, cfg: Dict, model: CausalLM) -> None:
         """``cfg`` is the section ``policy``."""

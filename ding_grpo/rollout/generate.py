@@ -102,8 +102,7 @@ def _next(
         lines: Lines, sampling: Sampling, seen: Optional[Tensor], allowed: Optional[Tensor], uniform: Optional[Tensor],
         forced: Dict[int, int]
 ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
-    """The next token of each row, its log-probability, and the tokens that were kept; greedy without random numbers.
-    ``forced`` replaces tokens of rows."""
+    """The next token of each row, its log-probability, and what was kept; ``forced`` replaces tokens of rows."""
     if uniform is None:
         top, token = map(lines.of_rows, sampling.process(lines.logit, seen, allowed).max(-1))
         return token, top * 0, None  # NaN if the logits are NaN or Inf

@@ -13,8 +13,7 @@ class Lines:
     of its own."""
 
     def __init__(self, model: object, prompts: NamedTuple, room: int, merge: bool) -> None:
-        """``room``: maximum number of tokens that follow the longest prompt. ``merge``: whether a line may have several
-        rows."""
+        """``room``: maximum number of tokens that follow the longest prompt."""
         number, rows = len(prompts.ids), len(prompts.row)
         self.merged = merge and number <= MERGED * rows  # whether lines may have several rows
         self.row: Optional[Tensor] = None  # (b, ): the line of each row

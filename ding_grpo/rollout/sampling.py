@@ -109,10 +109,8 @@ def _typical(logit: Tensor, mass: float) -> Tensor:
 
 
 def _beyond(score: Tensor, probability: Tensor, mass: float) -> Tensor:
-    """
-    Whether a token is not among the fewest of highest score whose probabilities sum to ``mass``, (B, K). Usually they
-    are few, and to find them costs much less than to sort a vocabulary.
-    """
+    """Whether a token is not among the fewest of highest score whose probabilities sum to ``mass``, (B, K). Usually
+    they are few, and to find them costs much less than to sort a vocabulary."""
     number, size = score.shape[-1], min(WINDOW, score.shape[-1])
     while True:
         order = score.argsort(dim=-1, descending=True, stable=True) if size == number else score.topk(size).indices

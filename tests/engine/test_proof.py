@@ -37,49 +37,38 @@ def test_other_weights_are_replaced(serve, engine):
     begin(engine(server))
 
 
-def refused(sampler, told):
-    with pytest.raises(PeerError) as error:
-        begin(sampler)
-    assert told in error.value.message
-
-
-K_PROJ = 'model.layers.1.self_attn.k_proj.weight'
+K_PROJ, UP_PROJ = 'model.layers.1.self_attn.k_proj.weight', 'model.layers.0.mlp.up_proj.weight'
 O_PROJ = {f'model.layers.{i}.self_attn.o_proj.weight' for i in range(2)}
-
-
-@pytest.mark.parametrize(
-    'fault, told', [
-        (dict(keeps_weights=True), 'old values of all of them'),
-        (dict(keeps={K_PROJ}), f'old values of {K_PROJ}.'),
-        (dict(keeps={'model.norm.weight'}), 'old values of model.norm.weight.'),
-        (dict(keeps={'model.layers.0.mlp.up_proj.weight'}), 'old values of model.layers.0.mlp.up_proj.weight.'),
-        (dict(keeps=O_PROJ), 'old values of model.layers.*.self_attn.o_proj.weight.'),
-        (dict(keeps_tied_head=True), 'the output matrix, which is tied to the embedding'),
-    ],
-    ids=range(6)
-)
-def test_what_does_not_arrive_is_named(serve, engine, fault, told):
-    server = serve()
-    vars(server.faults).update(fault)
-    refused(engine(server), told)
-
-
-def test_second_server_has_old_weights(serve, engine):
-    server = serve()
-    server.faults.keeps_weights = True
-    refused(engine(serve(), server), server.url)
-
-
-def test_log_probabilities_before_the_temperature(serve, engine):
-    server = serve()
-    server.faults.raw_logprobs = True
-    refused(engine(server, sampling=Sampling(temperature=0.5)), '--logprobs-mode processed_logprobs')
 
 
 def halved():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return CausalLM(config=dict(MODEL), dtype='bfloat16')
+
+
+@pytest.mark.parametrize(
+    'dtype, fault, told',
+    [
+        ('float32', dict(keeps_weights=True), 'old values of all of them'),
+        ('bfloat16', dict(keeps_weights=True), 'old values of all of them'),
+        ('float32', dict(keeps={K_PROJ}), f'old values of {K_PROJ}.'),
+        ('float32', dict(keeps={'model.norm.weight'}), 'old values of model.norm.weight.'),
+        ('float32', dict(keeps={UP_PROJ}), f'old values of {UP_PROJ}.'),
+        ('float32', dict(keeps=O_PROJ), 'old values of model.layers.*.self_attn.o_proj.weight.'),
+        ('float32', dict(keeps_tied_head=True), 'the output matrix, which is tied to the embedding'),
+        ('float32', dict(raw_logprobs=True), '--logprobs-mode processed_logprobs'),  # those before the temperature
+    ],
+    ids=range(8)
+)
+def test_what_does_not_arrive_is_named(serve, engine, dtype, fault, told):
+    """By the second of two servers, of which the first is as it must be."""
+    first, second = (serve(halved() if dtype == 'bfloat16' else None) for _ in range(2))
+    first.dtype = second.dtype = dtype
+    vars(second.faults).update(fault)
+    with pytest.raises(PeerError) as error:
+        begin(engine(first, second, sampling=Sampling(temperature=0.5 if 'raw_logprobs' in fault else 1.0)))
+    assert second.url in error.value.message and told in error.value.message
 
 
 def test_half_precision_is_rounding(serve, engine):
@@ -90,16 +79,11 @@ def test_half_precision_is_rounding(serve, engine):
     assert not sampler.exact and 1e-3 < sampler.bounds.mean < 1
 
 
-def test_half_precision_with_old_weights(serve, engine):
-    server = serve(halved())
-    server.dtype, server.faults.keeps_weights = 'bfloat16', True
-    refused(engine(server), 'old values of all of them')
-
-
 def test_another_rotary_setting(serve, engine):
     server = serve()
     server.model.lm.model.rotary_emb.inv_freq.mul_(0.3)
-    refused(engine(server), 'rotary embedding')
+    with pytest.raises(PeerError, match='rotary embedding'):
+        begin(engine(server))
 
 
 def test_another_tokenizer(serve, engine):
