@@ -14,7 +14,7 @@ from ding_grpo.data.plain import plain
 
 from .array_player import make_player
 from .group import Collected, Sampled
-from .problem_pools import ProblemPools, make_order
+from .problem_order import ProblemPools, make_order
 
 COUNTERS = ('envstep', 'collect_iter', 'groups', 'started')  # of a source, which a resumed run restores
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 from easydict import EasyDict
 
-from ding_grpo.collect.problem_order import ProblemOrder
-from ding_grpo.collect.problem_pools import ProblemPools
+from ding_grpo.collect.problem_order import ProblemOrder, ProblemPools
 from ding_grpo.config.keys import DEFAULTS
 from dizoo_llm.envs import DingTokenEnv
 from tests.policies import make_policy
