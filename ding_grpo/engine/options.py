@@ -2,6 +2,7 @@
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from ding_common import ConfigError, Rule, check_config
+from ding_grpo.config.key import Combination
 from ding_grpo.config.sections.processors import processor_arguments
 
 KEY = 'policy.collect.engine'
@@ -69,39 +70,28 @@ def _is_word(value: Any) -> bool:
 
 def check_sampling(cfg: Dict) -> None:
     """Raise a ``ConfigError`` for what an engine cannot do, or not exactly, in the section ``policy``."""
-    collect = cfg.collect
-    if collect.autocast is not None:
-        raise _refusal(f'autocast = {collect.autocast!r}', "Set it to None, and give the server's --dtype instead")
+    policy, collect, engine = Combination(cfg, {}), cfg.collect, cfg.collect.engine or {}
     others = [name for name in processor_arguments(collect.processors) if name != 'min_p']
-    if others:
-        raise _refusal(f'processors: {others[0]}', 'Remove it')
-    narrow = dict(top_p=collect.top_p, processors=collect.processors)
-    if collect.top_k is None:
-        for key in (key for key, value in narrow.items() if value):
-            raise _refusal(
-                f'{key} = {narrow[key]!r}', 'Without top_k it does not tell which tokens it kept, which learning '
-                'needs. Set policy.collect.top_k too, or remove it'
-            )
-    elif all(narrow.values()):
-        raise _refusal('processors: min_p with top_p', 'It applies them in another order. Remove one')
-    if cfg.model.get('quantize') is not None:
-        raise ConfigError(
-            f'policy.model.quantize = {cfg.model.quantize!r}: not available with {KEY}, whose base is another. Set '
-            'it to None.'
-        )
-    if collect.extra_rows > 0 and collect.engine.get('record'):
-        raise ConfigError(
-            f'policy.collect.extra_rows = {collect.extra_rows}: not available with {KEY}.record = True, since rows '
-            'that are ended are not recorded. Set it to 0.'
-        )
-    if cfg.multi_gpu and collect.engine.get('record'):
-        raise ConfigError(f'{KEY}.record = True: not available with policy.multi_gpu = True. Set it to False.')
-    if cfg.multi_gpu and cfg.collect.engine.get('launch') is not None:
-        raise ConfigError(
-            f'{KEY}.launch = {dict(cfg.collect.engine.launch)!r}: not available with policy.multi_gpu = True, whose '
-            'processes share servers that run already. Start one, and set url.'
-        )
-
-
-def _refusal(what: str, way_out: str) -> ConfigError:
-    return ConfigError(f'policy.collect.{what}: not available with {KEY}. {way_out}.')
+    recorded = engine.get('record', False)
+    not_here, one_process = f'not available with {KEY}', 'not available with policy.multi_gpu = True'
+    without_top_k = (
+        f'{not_here}. Without top_k it does not tell which tokens it kept, which learning needs. Set '
+        'policy.collect.top_k too, or remove it.'
+    )
+    for refused, key, why in (
+        (collect.autocast is not None, 'collect.autocast',
+         f"{not_here}. Set it to None, and give the server's --dtype instead."),
+        (others, 'collect.processors', f"{', '.join(others)}: {not_here}. Remove it."),
+        (collect.top_k is None and collect.top_p, 'collect.top_p', without_top_k),
+        (collect.top_k is None and collect.processors, 'collect.processors', without_top_k),
+        (collect.top_p and collect.processors, 'collect.processors',
+         f'min_p with top_p: {not_here}. It applies them in another order. Remove one.'),
+        (cfg.model.get('quantize'), 'model.quantize', f'{not_here}, whose base is another. Set it to None.'),
+        (recorded and collect.extra_rows > 0, 'collect.extra_rows',
+         f'{not_here}.record = True, since rows that are ended are not recorded. Set it to 0.'),
+        (recorded and cfg.multi_gpu, 'collect.engine.record', f'{one_process}. Set it to False.'),
+        (engine.get('launch') is not None and cfg.multi_gpu, 'collect.engine.launch',
+         f'{one_process}, whose processes share servers that run already. Start one, and set url.'),
+    ):
+        if refused:
+            raise policy.refusal(key, why)

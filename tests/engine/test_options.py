@@ -49,8 +49,8 @@ def test_url_without_its_last_slash():
         (dict(autocast='bfloat16'), "give the server's --dtype instead"),
         (dict(top_p=0.9), 'policy.collect.top_p = 0.9: not available'),
         (dict(processors=[dict(type='min_p', p=0.1)]), 'Set policy.collect.top_k too'),
-        (dict(processors=[dict(type='typical_p', p=0.1)], top_k=5), 'processors: typical_p: not available'),
-        (dict(processors=[dict(type='m:f')], top_k=5), 'processors: allowed_tokens: not available'),
+        (dict(processors=[dict(type='typical_p', p=0.1)], top_k=5), ': typical_p: not available'),
+        (dict(processors=[dict(type='m:f')], top_k=5), ': allowed_tokens: not available'),
         (dict(processors=[dict(type='min_p', p=0.1)], top_k=5, top_p=0.9), 'min_p with top_p: not available'),
     ]
 )
