@@ -122,6 +122,18 @@ def _failed_in(what: str, said: str, place: str) -> str:
 
 
 @contextmanager
+def config_errors(told: str, then: str = '') -> Iterator[None]:
+    """Context of code and arguments of a user, which may raise anything: other errors than this project's become a
+    ``ConfigError`` in one line, of ``told``, the error, and ``then``."""
+    try:
+        yield
+    except click.ClickException:
+        raise
+    except Exception as error:
+        raise ConfigError(f'{told} ({describe(error)}){then}') from error
+
+
+@contextmanager
 def environment_errors(what: str) -> Iterator[None]:
     """Context of calls of environments without an env manager: what they raise becomes a ``TaskError`` in one line, as
     by ``unwrap_task_error``. ``what``: step or reset."""

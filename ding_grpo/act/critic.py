@@ -5,7 +5,7 @@ import click
 import torch
 from torch import Tensor, nn
 
-from ding_common import ConfigError, check_arguments, describe, parallel
+from ding_common import ConfigError, check_arguments, config_errors, parallel
 from ding_grpo.model import CausalLM, PromptBatch
 
 
@@ -79,13 +79,10 @@ def own_model(arguments: Dict[str, Any], key: str, device: torch.device) -> Caus
     """A language model beside the policy's. ``key`` is the config key that gives its arguments, for messages."""
     check_arguments(arguments, CausalLM, key)
     try:
-        model = CausalLM(**arguments)
+        with config_errors(f'{key} = {arguments!r}: a causal language model cannot be built with them'):
+            model = CausalLM(**arguments)
     except ConfigError as error:
         raise ConfigError(str(error).replace('policy.model', key)) from error
-    except Exception as error:  # an architecture may raise any exception for its arguments
-        raise ConfigError(
-            f'{key} = {arguments!r}: a causal language model cannot be built with them ({describe(error)})'
-        ) from error
     notice = model.to(device).arithmetic_notice(key)
     if notice is not None and parallel.rank() == 0:
         click.echo(notice)

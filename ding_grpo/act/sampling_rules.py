@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from ding_common import ConfigError, describe, import_name
+from ding_common import ConfigError, config_errors, import_name
 from ding_grpo.config.sections.processors import PROCESSORS_KEY, processor_arguments
 from ding_grpo.data.batch import Batch
 from ding_grpo.rl_utils import TokenRules, unpack_bits
@@ -39,11 +39,9 @@ def bind_sampling(sampling: Sampling, spec: NamedTuple, device: torch.device) ->
 def _allowed(grammar: Callable, spec: NamedTuple, prompt: List[int], tokens: List[int]) -> Optional[List[int]]:
     """The ids that a user's grammar allows, checked."""
     place = f'{PROCESSORS_KEY}: the grammar: after {len(tokens)} tokens of a turn ({tokens[-8:]}) the function'
-    try:
+    with config_errors(f'{place} failed', '.'):
         found = grammar(prompt, tokens, tokenizer=spec.tokenizer)
         found = found if found is None else [int(i) for i in found]
-    except Exception as error:  # a user's function may raise any exception
-        raise ConfigError(f'{place} failed ({describe(error)}).') from error
     wrong = [] if found is None else [i for i in found if not 0 <= i < spec.vocab_size]
     if wrong:
         raise ConfigError(f'{place} returned {wrong[0]}, which is not a token id from 0 to {spec.vocab_size - 1}.')

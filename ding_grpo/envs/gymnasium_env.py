@@ -1,4 +1,5 @@
 import copy
+from contextlib import closing
 from importlib.util import find_spec
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
@@ -11,7 +12,7 @@ from gymnasium.spaces import Box
 from gymnasium.wrappers import FlattenObservation
 
 from ding_common import (
-    ConfigError, Rule, TaskError, check_config, describe, import_name, is_reward, nearest, require_dict
+    ConfigError, Rule, check_config, config_errors, describe, import_name, is_reward, nearest, require_dict
 )
 from ding_common.config.env_config import check_env_config, pop_number
 
@@ -111,13 +112,8 @@ class GymnasiumEnv(DingEnvWrapper):
 
     def _wrap(self, env: gymnasium.Env, cfg: EasyDict, caller: str) -> None:
         self._bare = env.env
-        try:
+        with config_errors(f"env.env_wrapper = {cfg.get('env_wrapper', 'default')!r}: DI-engine cannot create it"):
             super().__init__(env, cfg, caller=caller)
-        except Exception as error:  # a wrapper may raise anything
-            raise ConfigError(
-                f"env.env_wrapper = {cfg.get('env_wrapper', 'default')!r}: DI-engine cannot create it "
-                f'({describe(error)})'
-            ) from error
         if not any(isinstance(layer, EvalEpisodeReturnWrapper) for layer in _layers(self._env)):
             raise ConfigError(
                 f"env.env_wrapper = {cfg.get('env_wrapper')!r}: none of the wrappers reports the return of an episode. "
@@ -131,28 +127,18 @@ class GymnasiumEnv(DingEnvWrapper):
         if find_spec('moviepy') is None:
             raise ConfigError("a video needs the extra: pip install '.[video]' in the clone")
         env = made(self._cfg, render_mode='rgb_array')
-        try:
+        with config_errors(f'{self._cfg.env_id}: no video can be saved'):  # without pictures
             env = Video(env, replay_path or 'video')
-        except Exception as error:  # without pictures
-            raise ConfigError(f'{self._cfg.env_id}: no video can be saved ({describe(error)})') from error
         self.close()
         self._wrap(TellTruncation(env), self._cfg, 'evaluator')
 
     def try_wrappers(self) -> None:
         """Take one step; raises ``ConfigError`` if a wrapper does not fit the environment."""
-        try:
+        key, name = f'env.env_wrapper = {self._cfg.env_wrapper!r}', self._cfg.env_id
+        with closing(self), config_errors(f'{key}: {name} fails in its first steps with these wrappers'):
             self._env.seed(0)
             self.reset()
             self.step(self.random_action())
-        except TaskError:
-            raise
-        except Exception as error:
-            raise ConfigError(
-                f'env.env_wrapper = {self._cfg.env_wrapper!r}: {self._cfg.env_id} fails in its first steps with these '
-                f'wrappers ({describe(error)})'
-            ) from error
-        finally:
-            self.close()
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
         super().seed(seed, dynamic_seed)
@@ -238,12 +224,8 @@ def _wrapped(env: gymnasium.Env, wrapper: Any) -> gymnasium.Env:
     require_dict(wrapper, f'{key}: a wrapper')
     check_config(wrapper, dict(type='', kwargs={}), {}, key)
     found = import_name(wrapper.get('type', ''), f'{key}.type')
-    try:
+    with config_errors(f'{key}: {dict(wrapper)!r} cannot be put around the environment'):
         return found(env, **wrapper.get('kwargs', {}))
-    except Exception as error:  # a wrapper may raise anything
-        raise ConfigError(
-            f'{key}: {dict(wrapper)!r} cannot be put around the environment ({describe(error)})'
-        ) from error
 
 
 def _check_wrappers(wrappers: Any) -> None:

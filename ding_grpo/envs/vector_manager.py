@@ -12,7 +12,7 @@ from easydict import EasyDict
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from ding_common import ConfigError, describe, import_name
+from ding_common import ConfigError, config_errors, import_name
 from ding_common.processes.env_manager import stand_alone
 
 from .gymnasium_env import GymnasiumEnv, made
@@ -113,7 +113,7 @@ class VectorManager(BaseEnvManager):
 
 def _vector(mode: str, number: int, cfg: EasyDict) -> VectorEnv:
     key = f'env.manager.mode = {mode!r}'
-    try:
+    with config_errors(f'{key}: the vector environment cannot be created'):
         if mode == 'async':
             make = partial(_in_process, os.getpid(), cfg)
             return AsyncVectorEnv([make] * number, autoreset_mode=AutoresetMode.DISABLED)
@@ -127,10 +127,6 @@ def _vector(mode: str, number: int, cfg: EasyDict) -> VectorEnv:
         if ':' not in mode:
             raise ConfigError(f"{key}: must be 'async', 'sync', 'vector_entry_point' or 'module:function'")
         return import_name(mode, 'env.manager.mode')(number, **arguments)
-    except ConfigError:
-        raise
-    except Exception as error:  # an environment may raise anything
-        raise ConfigError(f'{key}: the vector environment cannot be created ({describe(error)})') from error
 
 
 def _in_process(parent: int, cfg: EasyDict) -> gymnasium.Env:

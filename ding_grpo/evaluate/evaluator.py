@@ -8,7 +8,7 @@ from ding.utils import SERIAL_EVALUATOR_REGISTRY
 from ding.worker import InteractionSerialEvaluator
 from tensorboardX import SummaryWriter
 
-from ding_common import ConfigError, append_json, describe, parallel, unwrap_task_error
+from ding_common import ConfigError, append_json, config_errors, parallel, unwrap_task_error
 from ding_grpo.collect.deferred import ScoringManager
 from ding_grpo.collect.failures import check_failures
 from ding_grpo.data.capability import group_policy
@@ -40,13 +40,9 @@ class GroupEvaluator(InteractionSerialEvaluator):
         """Try requested pictures when the run starts, because many environments provide none."""
         if self._render.render_freq != -1:
             self._env.reset()
-            try:
+            key = f'policy.eval.evaluator.render.render_freq = {self._render.render_freq}'
+            with config_errors(f'{key}: the environment gives no pictures to DI-engine', '. Remove render.'):
                 self._env.ready_imgs
-            except Exception as error:  # an environment may raise anything
-                raise ConfigError(
-                    f'policy.eval.evaluator.render.render_freq = {self._render.render_freq}: the environment gives no '
-                    f'pictures to DI-engine ({describe(error)}). Remove render.'
-                ) from error
         figure_path = self._cfg.get('figure_path')
         if figure_path is not None and not hasattr(self._env.env_ref, 'enable_save_figure'):
             raise ConfigError(
