@@ -251,20 +251,22 @@ def _who_ended() -> str:
     deadline = time.monotonic() + SECONDS_TO_END
     while time.monotonic() < deadline:
         for number, (machine, pid) in enumerate(_PLACES):
-            if machine == socket.gethostname() and _has_ended(pid):
+            if machine == socket.gethostname() and has_ended(pid):
                 return f'process {number} (pid {pid})'
         time.sleep(0.05)
     return 'another process'
 
 
-def _has_ended(pid: int) -> bool:
-    if not os.path.exists('/proc/self/stat'):  # not Linux
-        return False
+def has_ended(pid: int) -> bool:
+    """Whether a process of this user has ended, also if its parent has not asked for its status yet."""
     try:
+        os.kill(pid, 0)
         with open(f'/proc/{pid}/stat', encoding='utf-8', errors='replace') as f:
-            return f.read().rpartition(')')[2].split()[0] in 'ZX'  # its parent has not asked for its status yet
-    except FileNotFoundError:
+            return f.read().rpartition(')')[2].split()[0] in 'ZX'
+    except ProcessLookupError:
         return True
+    except FileNotFoundError:
+        return os.path.exists('/proc/self/stat')  # else it is not Linux
 
 
 def check_launch(asked: bool) -> None:

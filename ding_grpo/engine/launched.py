@@ -8,7 +8,7 @@ import sys
 import time
 from typing import List
 
-from ding_common import ConfigError, PeerError
+from ding_common import ConfigError, PeerError, parallel
 
 from .options import KEY, Launch
 
@@ -106,15 +106,8 @@ class LaunchedServer:
 
     @property
     def runs(self) -> bool:
-        self._process.poll()  # else it stays as a zombie
-        try:
-            os.kill(self.pid, 0)
-            with open(f'/proc/{self.pid}/stat', encoding='utf-8') as f:
-                return f.read().rpartition(')')[2].split()[0] != 'Z'  # that of another process may be one
-        except ProcessLookupError:
-            return False
-        except FileNotFoundError:
-            return sys.platform != 'linux'
+        self._process.poll()  # else it stays as a zombie; that of another process may be one
+        return not parallel.has_ended(self.pid)
 
     def close(self) -> None:
         """End it, with the processes that it has started."""
