@@ -97,8 +97,8 @@ def connected(function, argument, folders, machines=1):
     """Processes of one run, as torchrun would start them on so many machines, one in each of the folders."""
     if len(folders) == 1:
         return [Process(function, argument, folders[0])]
-    from ding_grpo.engine.launched import free_port
-    address = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(free_port()), WORLD_SIZE=str(len(folders)))
+    from ding.utils import find_free_port
+    address = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(find_free_port('')), WORLD_SIZE=str(len(folders)))
     on_each = len(folders) // machines
     address['LOCAL_WORLD_SIZE'] = str(on_each)
     return [

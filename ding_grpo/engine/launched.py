@@ -2,7 +2,6 @@
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -38,12 +37,6 @@ def arguments(folder: str, port: int, longest: int, dtype: str, top: int, device
     )
     named = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     return [*named, '--skip-tokenizer-init', '--enable-scale-out', *(ON_CPU if device == 'cpu' else ())]
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(('127.0.0.1', 0))
-        return s.getsockname()[1]
 
 
 class LaunchedServer:

@@ -12,12 +12,13 @@ from typing import Callable, Dict, Iterator, List, Optional, Sequence, TextIO
 
 import click
 import torch
+from ding.utils import find_free_port
 from safetensors import SafetensorError
 from torch import Tensor
 
 from ding_common import ConfigError, PeerError, parallel
 
-from .launched import MODEL, LaunchedServer, free_port
+from .launched import MODEL, LaunchedServer
 from .options import KEY, EngineOptions
 from .server import Row, Server, Unavailable
 from .transfer import WholeModel
@@ -61,7 +62,7 @@ class ServerPool:
         os.rename(self._owner.name, os.path.join(self.folder, f'{OWNER}{name}'))
         urls = options.url
         if options.launch is not None:
-            model, port = os.path.join(self.folder, 'model'), free_port()
+            model, port = os.path.join(self.folder, 'model'), find_free_port('')
             with self._writing():
                 self.transfer.save_base(model)
             log = os.path.join(self.log_folder or self.folder, 'engine.log')

@@ -9,9 +9,9 @@ import time
 import urllib.request
 
 import pytest
+from ding.utils import find_free_port
 
 from ding_common import ConfigError
-from ding_grpo.engine.launched import free_port
 from dizoo_llm.tasks import create_task
 from dizoo_llm.tasks.environments.openenv import Sessions, text_of
 
@@ -50,7 +50,7 @@ def test_text_of_an_observation():
 def test_an_address_and_a_server_that_is_not_there():
     with pytest.raises(ConfigError, match=r"env.task.url = '127.0.0.1:8000': must be an address"):
         create_task(dict(type='openenv', url='127.0.0.1:8000'))
-    url = f'http://127.0.0.1:{free_port()}'
+    url = f'http://127.0.0.1:{find_free_port("")}'
     with pytest.raises(ConfigError, match=f"env.task.url = '{url}': .*Start the server"):
         create_task(dict(type='openenv', url=url))
 
@@ -58,7 +58,7 @@ def test_an_address_and_a_server_that_is_not_there():
 @contextlib.contextmanager
 def server(kind, most=4):
     pytest.importorskip('openenv.core', reason="needs the extra: pip install '.[openenv]'")
-    port = free_port()
+    port = find_free_port('')
     program = os.path.join(os.path.dirname(__file__), 'openenv_server.py')
     process = subprocess.Popen([sys.executable, program, kind, str(port), str(most)])
     try:

@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 from aiohttp import web
+from ding.utils import find_free_port
 
 from ding_common import ConfigError, TaskError
-from ding_grpo.engine.launched import free_port
 from dizoo_llm.agents.body import Choice, answer
 from dizoo_llm.agents.endpoint import Endpoint
 from dizoo_llm.agents.episode import Episode, Returned
@@ -302,7 +302,7 @@ def test_a_server_that_is_wrong(server, reply, told, tries):
 
 
 def test_a_server_that_is_gone():
-    url = f'http://127.0.0.1:{free_port()}/v1'
+    url = f'http://127.0.0.1:{find_free_port("")}/v1'
     found, = scores_of(task_of(url, task=dict(retries=2)), 'a')
     assert isinstance(found, TaskError) and 'cannot be reached' in found.message and url in found.message
     assert COUNTS['retries'] == 2
