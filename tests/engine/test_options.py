@@ -69,6 +69,7 @@ def test_sampling_that_is_exact(keys):
 
 
 def test_several_processes():
-    with pytest.raises(ConfigError, match='launch = .* not available with policy.multi_gpu = True'):
-        check_sampling(EasyDict(policy(engine=dict(type='vllm', launch=dict(python='p'))), multi_gpu=True))
+    for key, value in dict(launch=dict(python='p'), record=True).items():
+        with pytest.raises(ConfigError, match=f'engine.{key} = .* not available with policy.multi_gpu = True'):
+            check_sampling(EasyDict(policy(engine={'type': 'vllm', key: value}), multi_gpu=True))
     check_sampling(EasyDict(policy(engine=dict(type='vllm', url=URL)), multi_gpu=True))
