@@ -86,7 +86,8 @@ class Digests(Observer):
     def before(self, update: int, batch: Batch, learned: Batch) -> Dict[str, float]:
         if parallel.rank() == 0:
             self._update = update
-            self.record = dict(of_samples(batch), compared=_of_learned(learned))
+            compared = _of_places(*on_host([_places(learned), learned.length, learned.adv]))
+            self.record = dict(of_samples(batch), compared=compared)
             self._first, self._logp, self._gradients = [], [], []
         return {}
 
@@ -106,7 +107,7 @@ class Digests(Observer):
             found = iter(on_host([part for one in parts for part in one]))
             first, steps, gradients, weights = ([*islice(found, len(one))] for one in parts)
             self.record.update(
-                read=_of_read(*first) if first else {},
+                read=_of_places(*first) if first else {},
                 gradients=digests_of(gradients),
                 steps=hashes_of(steps),
                 loss={name: value
@@ -212,15 +213,9 @@ def _starts(batch: Batch, rows: Tensor) -> List[int]:
     return found
 
 
-def _of_learned(learned: Batch) -> Dict[str, Any]:
-    """The rows that an update learns from, with their advantages."""
-    places, length, adv = on_host([_places(learned), learned.length, learned.adv])
-    return dict(row=coded(places), **of_rows(adv, length.tolist()))
-
-
-def _of_read(places: np.ndarray, length: np.ndarray, logp: np.ndarray) -> Dict[str, Any]:
-    """The rows of a mini-batch, with their log-probabilities (B, S) under the weights."""
-    return dict(row=coded(places), **of_rows(logp, length.tolist()))
+def _of_places(places: np.ndarray, length: np.ndarray, numbers: np.ndarray) -> Dict[str, Any]:
+    """Which rows these are, with numbers of their steps (B, S): advantages, or log-probabilities under the weights."""
+    return dict(row=coded(places), **of_rows(numbers, length.tolist()))
 
 
 def _places(batch: Batch) -> Tensor:

@@ -8,14 +8,15 @@ noise. Departures:
    belongs to both. So the estimate that needs no model compares groups in another space: a table of one number for each
    token id, which is added to all log-probabilities of that id.
 """
-from typing import Callable, Dict, List, Sequence, Tuple
+from typing import Dict, List
 
 import torch
 from ding.worker import LearnerHook
-from torch import Tensor, nn
+from torch import Tensor
 
 from ding_grpo.data.batch import Batch
 from ding_grpo.learn.observer import Observer, View
+from ding_grpo.learn.update import Updater
 from ding_grpo.logs.hook import CallHook
 
 from .shadow_picture import show_shadow
@@ -40,8 +41,7 @@ class NoiseScale(Observer):
             slope, = torch.autograd.grad(updater.loss(learned, logp, with_info=False)[0], logp)  # (B, S)
             found = {} if learned.action.is_floating_point() else noise_of_table(learned, slope)
             if self._every > 0 and update % self._every == 0:
-                read, trained = updater.read_with_gradient, updater.trained
-                found.update(noise_of_weights(learned, slope, updater.parts, read, trained))
+                found.update(noise_of_weights(learned, slope, updater))
         return found
 
 
@@ -75,23 +75,18 @@ def noise_of_table(batch: Batch, slope: Tensor) -> Dict[str, float]:
     return {f'noise/table/{name}': value for name, value in found.items()}
 
 
-def noise_of_weights(
-        batch: Batch,
-        slope: Tensor,
-        divide: Callable[[Batch], Sequence[Tuple[Tensor, Batch]]],
-        read: Callable[[Batch], Tensor],
-        parameters: List[nn.Parameter],
-) -> Dict[str, float]:
+def noise_of_weights(batch: Batch, slope: Tensor, updater: Updater) -> Dict[str, float]:
     """The noise scale in the weights, by one forward and backward pass, of half a group at a time. The halves of a
     group are its rows of even and of odd number, and h_p, h'_p their parts of g_p. ``within``, the mean of |h_p -
     h'_p|^2 / ``variance``, is the share of the variance that the completions of one problem have; absent without a
-    variance. ``divide`` gives the parts of a batch that this process reads at a time; see ``weight_gradients``."""
-    numbers, whole, squares, differences = batch.group.unique(), [torch.zeros_like(p) for p in parameters], 0.0, 0.0
+    variance."""
+    numbers, whole = batch.group.unique(), [torch.zeros_like(p) for p in updater.trained]
+    squares = differences = 0.0
     for number in numbers:
         of_halves = []
         for half in (0, 1):
             rows = ((batch.group == number) & (batch.row % 2 == half)).nonzero().squeeze(1)
-            of_halves += weight_gradients(slope[rows].unsqueeze(0), divide(batch.take(rows)), read, parameters)
+            of_halves += weight_gradients(slope[rows].unsqueeze(0), batch.take(rows), updater)
         both = [x + y for x, y in zip(*of_halves)]
         squares += dot(both, both)
         differences += sum(dot(h, h) for h in of_halves) - 2 * dot(*of_halves)

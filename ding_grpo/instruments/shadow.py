@@ -3,11 +3,11 @@ Shadow losses: what other presets would do with the batch in use. Their gradient
 need no model: the loss is differentiated at the log-probabilities that learning has computed anyway.
 """
 from dataclasses import replace
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Sequence, Tuple
 
 import torch
 from easydict import EasyDict
-from torch import Tensor, nn
+from torch import Tensor
 
 from ding_common import ConfigError
 from ding_grpo.config.loss_options import loss_config, with_preset
@@ -15,13 +15,11 @@ from ding_grpo.data.batch import Batch
 from ding_grpo.learn.advantage import Advantage
 from ding_grpo.learn.metrics import SHADOW
 from ding_grpo.learn.observer import Observer, View
-from ding_grpo.rl_utils import LOSS_PRESETS, LossConfig, Preset
+from ding_grpo.rl_utils import LOSS_PRESETS, Preset
 
 from .weight_gradients import dot, weight_gradients
 
 IN_USE, TOKENS = 'in_use', 'tokens'  # names beside those of presets: the loss in use, and the tokens that count
-# (batch with advantages, log-probabilities, the loss or None for that in use) -> loss
-Loss = Callable[[Batch, Tensor, Optional[LossConfig]], Tensor]
 
 
 class Shadow(Observer):
@@ -46,25 +44,23 @@ class Shadow(Observer):
     def step(self, batch: Batch, logp: Tensor) -> Dict[str, float]:
         if not self.presets:
             return {}
-        updater = self._updater
         with self._actor.aside():
-            metrics, slopes = self.measure(
-                batch, logp, lambda batch, logp, config: updater.loss(batch, logp, None, config, with_info=False)[0]
-            )
+            metrics, slopes = self._measure(batch, logp)
             if self.weights_due:
-                metrics.update(
-                    self.measure_weights(slopes, updater.parts(batch), updater.read_with_gradient, updater.trained)
-                )
+                metrics.update(self._measure_weights(batch, slopes))
         return metrics
 
-    def measure(self, batch: Batch, logp: Tensor, loss: Loss) -> Tuple[Dict[str, float], Tensor]:
+    def _measure(self, batch: Batch, logp: Tensor) -> Tuple[Dict[str, float], Tensor]:
         """Metrics (docs/guides/instruments.md) of the loss in use and of each preset, and their gradients (K + 1, B, S)
         with respect to log-probabilities ``logp`` (B, S), that of the loss in use first. ``batch`` has ``other_adv``.
         """
         advs = [batch.adv, *(batch.other_adv[preset.adv_method] for preset in self.presets.values())]
         configs = [None, *self.presets.values()]
         leaf = logp.detach().repeat(len(advs), 1, 1).requires_grad_()  # (K + 1, B, S): one backward for all
-        losses = [loss(replace(batch, adv=adv), x, c) for adv, x, c in zip(advs, leaf.unbind(0), configs)]
+        losses = [
+            self._updater.loss(replace(batch, adv=adv), x, None, config, with_info=False)[0]
+            for adv, x, config in zip(advs, leaf.unbind(0), configs)
+        ]
         slopes, = torch.autograd.grad(torch.stack(losses).sum(), leaf)
         signs = torch.stack([(adv.unsqueeze(1) if adv.dim() == 1 else adv).sign().expand_as(logp) for adv in advs])
         found = dict(
@@ -74,16 +70,10 @@ class Shadow(Observer):
         names = (IN_USE, *self.presets)
         return {**_named(found, names), **_named(of_tokens, (TOKENS, ))}, slopes
 
-    def measure_weights(
-            self,
-            slopes: Tensor,
-            parts: Sequence[Tuple[Tensor, Batch]],
-            read: Callable[[Batch], Tensor],
-            parameters: List[nn.Parameter],
-    ) -> Dict[str, float]:
+    def _measure_weights(self, batch: Batch, slopes: Tensor) -> Dict[str, float]:
         """Norms of the gradients in the weights, and cosines with that of the loss in use, for the slopes of
-        ``measure``. One backward pass for each loss; see ``weight_gradients`` for the arguments."""
-        gradients = weight_gradients(slopes, parts, read, parameters)
+        ``_measure``. One backward pass for each loss."""
+        gradients = weight_gradients(slopes, batch, self._updater)
         first = next(gradients)
         products = [[dot(first, first)] * 2, *([dot(x, x), dot(x, first)] for x in gradients)]
         square, product = torch.tensor(products, dtype=torch.double).unbind(1)  # (K + 1, ) each

@@ -1,5 +1,5 @@
 """What an update did to each token of its groups, as plain data for a file of JSON lines."""
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from ding.worker import LearnerHook
@@ -8,7 +8,6 @@ from torch import Tensor
 from ding_common import append_json
 from ding_grpo.data.batch import Batch
 from ding_grpo.learn.observer import Observer, View
-from ding_grpo.learn.update import Updater
 from ding_grpo.logs.hook import CallHook
 from ding_grpo.logs.screen import log_file
 
@@ -18,20 +17,25 @@ class TokenRecord(Observer):
 
     def __init__(self, view: View) -> None:
         self._every, self._actor, self._updater = view.cfg.instruments.tokens_every, view.actor, view.updater
-        self._recorder: Optional[TokenRecorder] = None
+        self._read: Optional[Tuple[Batch, Dict[str, Tensor]]] = None  # rows before the update, if it is due
         self.records: List[Dict[str, Any]] = []
 
     def hooks(self) -> List[LearnerHook]:
         return [CallHook('tokens', 15, position='after_iter', function=self._write)]
 
     def before(self, update: int, batch: Batch, learned: Batch) -> Dict[str, float]:
-        spec, due = self._actor.spec, update % self._every == 0
-        tokenizer = None if spec is None else spec.tokenizer
-        self._recorder = TokenRecorder(batch, self._updater, tokenizer) if due else None
+        self._read = None
+        if update % self._every == 0:
+            logp, entropy = self._updater.read_with_entropy(batch)
+            self._read = batch, dict(logp=logp, entropy=entropy)
         return {}
 
     def after(self, new: Batch, learned: Batch, metrics: Dict[str, float]) -> None:
-        self.records = [] if self._recorder is None else self._recorder.records(learned)
+        self.records = []
+        if self._read is not None:
+            batch, read = self._read
+            tokenizer = None if self._actor.spec is None else self._actor.spec.tokenizer
+            self.records = records_of(batch, learned, dict(read, logp_new=self._updater.read(batch)), tokenizer)
 
     def _write(self, engine: 'BaseLearner') -> None:  # noqa
         """Append the records to ``log/learner/tokens.jsonl``, one line per group."""
@@ -39,34 +43,28 @@ class TokenRecord(Observer):
             append_json(log_file(engine, 'tokens.jsonl'), dict(train_iter=engine.last_iter.val, **record))
 
 
-class TokenRecorder:
-    """Records an update. Made before it, since it reads the rows then."""
-
-    def __init__(self, batch: Batch, updater: Updater, tokenizer: Optional[Any]) -> None:
-        self._batch, self._updater, self._tokenizer = batch, updater, tokenizer
-        logp, entropy = updater.read_with_entropy(batch)
-        self._before = dict(logp=logp, entropy=entropy)
-
-    def records(self, learned: Batch) -> List[Dict[str, Any]]:
-        """
-        Overview:
-            One record for each group, after the update.
-        Arguments:
-            - learned (:obj:`Batch`): The rows that it learned from, with advantages.
-        Returns:
-            - records (:obj:`List[Dict]`): ``group``, its number in its collect; ``collect_iter``, the number of \
-                updates before it was collected; ``prompt``; and ``rows``. A row has ``row``, ``reward``, \
-                ``reward_parts``, ``truncated``, ``failed`` and these lists over its steps: ``action`` (token ids), \
-                ``text``, ``logp_old`` (of the sampler), ``logp``, ``entropy``, ``logp_new``, ``advantage`` (0 where \
-                nothing is learned), and ``own``, False on tokens of the environment; of a tree also ``leader``, see \
-                ``tree_advantage``.
-        """
-        change = dict(self._before, logp_new=self._updater.read(self._batch))
-        change['advantage'] = _advantages(self._batch, learned)
-        records = sampled(self._batch, self._tokenizer)
-        for i, row in enumerate(row for record in records for row in record['rows']):
-            row.update((name, _exact(x[i, :len(row['action'])])) for name, x in change.items())
-        return records
+def records_of(batch: Batch, learned: Batch, read: Dict[str, Tensor], tokenizer: Optional[Any]) -> List[Dict[str, Any]]:
+    """
+    Overview:
+        One record for each group, after the update.
+    Arguments:
+        - batch (:obj:`Batch`): All rows.
+        - learned (:obj:`Batch`): The rows that it learned from, with advantages.
+        - read (:obj:`Dict[str, Tensor]`): Numbers of each step of the rows (B, S): ``logp`` and ``entropy`` before \
+            the update, ``logp_new`` after it.
+        - tokenizer (:obj:`Optional[Any]`): None for actions that are not tokens.
+    Returns:
+        - records (:obj:`List[Dict]`): ``group``, its number in its collect; ``collect_iter``, the number of updates \
+            before it was collected; ``prompt``; and ``rows``. A row has ``row``, ``reward``, ``reward_parts``, \
+            ``truncated``, ``failed`` and these lists over its steps: ``action`` (token ids), ``text``, ``logp_old`` \
+            (of the sampler), ``logp``, ``entropy``, ``logp_new``, ``advantage`` (0 where nothing is learned), and \
+            ``own``, False on tokens of the environment; of a tree also ``leader``, see ``tree_advantage``.
+    """
+    read = dict(read, advantage=_advantages(batch, learned))
+    records = sampled(batch, tokenizer)
+    for i, row in enumerate(row for record in records for row in record['rows']):
+        row.update((name, _exact(x[i, :len(row['action'])])) for name, x in read.items())
+    return records
 
 
 def sampled(batch: Batch, tokenizer: Optional[Any]) -> List[Dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Watches the updates of a run for known causes of a failure to learn. It changes nothing that is trained."""
 import math
+import os
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
@@ -7,17 +8,22 @@ import torch
 from ding.worker import LearnerHook
 from torch import Tensor, nn
 
+from ding_common import append_json, parallel
 from ding_grpo.config.sections.processors import processor_arguments
 from ding_grpo.data.batch import Batch
 from ding_grpo.learn.log_probs import fresh_rows
 from ding_grpo.learn.observer import Observer, View
+from ding_grpo.logs.hook import CallHook
+from ding_grpo.logs.screen import run_folder, show
 
 from .causes import CAUSES, EXPLAINS, OF_REWARD
 from .evidence import checksum, of_change, of_mask, of_samples
-from .findings import Findings
+from .findings import PAGE, page
 from .history import History, Setting
 from .scorer_trial import of_probes
 
+FINDINGS = 'findings.jsonl'
+PROBED = 3  # problems whose demonstration is compared with junk before the first update
 EACH_BEFORE, EVERY = 10, 20  # an update is looked at closely if it is one of the first ten, or every twentieth
 # Rows that are read before and after such an update: a quarter of the update's, within these bounds.
 # docs/results/speed.md has what this costs a run of 100 updates.
@@ -34,21 +40,48 @@ class Look(NamedTuple):
 
 
 class Watch(Observer):
-    """Collects figures of a run and finds causes in them, each once. Its state is plain numbers, the same in all
-    processes of a run."""
+    """Collects figures of a run and finds causes in them, each once: shows it, and appends it to ``findings.jsonl`` in
+    the run's folder, ``update``, ``cause``, ``message``, and the figures that it rests on. At the end of the run it
+    writes a page. Its state is plain numbers, the same in all processes of a run."""
 
     def __init__(self, view: View) -> None:
         self._cfg, self._actor, self._model, self._updater = view.cfg, view.actor, view.model, view.updater
         self._reference = view.reference
         self._look: Optional[Look] = None  # of the update under way
         self.history = History()
-        self._findings = Findings(self)
+        self._shown = 0  # findings that have been shown
 
     def hooks(self) -> List[LearnerHook]:
-        return self._findings.hooks()
+        return [
+            CallHook('findings', 20, position='after_iter', function=self.show),
+            CallHook('findings_page', 120, position='after_run', function=self.write_page),
+        ]
 
     def begin(self, learner: 'BaseLearner', collector: 'GroupCollector') -> None:  # noqa
-        self._findings.begin(learner, collector)
+        """Make the file, and compare what the scorer pays for demonstrations and for junk, unless this is a resumed
+        run."""
+        self._shown = len(self.history.found)
+        if parallel.rank() == 0:  # a file without findings says that they were looked for
+            os.makedirs(run_folder(learner.exp_name), exist_ok=True)
+            open(_path(learner), 'a', encoding='utf-8').close()
+        if self.history.updates == 0:
+            self.probed(parallel.broadcast_object(collector.probe(PROBED) if parallel.rank() == 0 else None))
+            self.show(learner)
+
+    def show(self, engine: 'BaseLearner') -> None:  # noqa
+        """Show what was found since the last call, and append it to the file."""
+        new, self._shown = self.history.found[self._shown:], len(self.history.found)
+        for finding in new if parallel.rank() == 0 else []:
+            append_json(_path(engine), finding)
+            show(f"finding after update {finding['update']}, {finding['cause']}: {finding['message']}")
+
+    def write_page(self, engine: 'BaseLearner') -> None:  # noqa
+        self.show(engine)  # what the last evaluation showed
+        if engine.rank == 0:
+            path = os.path.normpath(os.path.join(run_folder(engine.exp_name), PAGE))
+            with open(path, 'w', encoding='utf-8') as f:
+                f.write(page(engine.exp_name, self.history.state_dict()))
+            show(f"findings: {', '.join(found['cause'] for found in self.history.found) or 'none'} ({path})")
 
     def _setting(self) -> Setting:
         spec, learn, collect = self._actor.spec, self._cfg.learn, self._cfg.collect
@@ -157,6 +190,10 @@ class Watch(Observer):
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         self.history = History(**state)
+
+
+def _path(engine: 'BaseLearner') -> str:  # noqa
+    return os.path.join(run_folder(engine.exp_name), FINDINGS)
 
 
 @contextmanager

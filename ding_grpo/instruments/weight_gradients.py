@@ -1,25 +1,22 @@
 """Gradients in the weights for given gradients with respect to log-probabilities, without a change of ``grad``."""
-from typing import Callable, Iterator, List, Sequence, Tuple
+from typing import Iterator, List
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ding_common import parallel
 from ding_grpo.data.batch import Batch
+from ding_grpo.learn.update import Updater
 
 Gradient = List[Tensor]  # one tensor for each parameter
 
 
-def weight_gradients(
-        slopes: Tensor,
-        parts: Sequence[Tuple[Tensor, Batch]],
-        read: Callable[[Batch], Tensor],
-        parameters: List[nn.Parameter],
-) -> Iterator[Gradient]:
-    """Yield the gradient of sum(slope * logp) in the weights for each of the slopes (K, B, S), gradients of losses with
-    respect to log-probabilities; 0 for weights that no row uses. ``read`` gives the log-probabilities of a part under
-    the model. Only one gradient is in memory at a time. One part is read once, several are read again for each slope,
-    because all their activations would not fit."""
+def weight_gradients(slopes: Tensor, batch: Batch, updater: Updater) -> Iterator[Gradient]:
+    """Yield the gradient of sum(slope * logp) in the trained weights for each of the slopes (K, B, S), gradients of
+    losses with respect to log-probabilities; 0 for weights that no row uses. Only one gradient is in memory at a time.
+    A batch of one part is read once; several parts are read again for each slope, because all their activations would
+    not fit."""
+    parts, read, parameters = updater.parts(batch), updater.read_with_gradient, updater.trained
     kept = read(parts[0][1]) if len(parts) == 1 else None
     for slope in slopes:
         total = [torch.zeros_like(p) for p in parameters]

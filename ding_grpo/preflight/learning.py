@@ -9,7 +9,7 @@ from ding.utils import ENV_REGISTRY
 
 from ding_common import read_json_lines
 from ding_grpo.bonus import GRPO
-from ding_grpo.instruments.findings import FINDINGS
+from ding_grpo.instruments.watch import FINDINGS
 
 from .examination import Part
 

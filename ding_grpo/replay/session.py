@@ -21,7 +21,7 @@ from .feeding import Records
 
 class Replayed(NamedTuple):
     """A group after its update. ``record`` is its line in ``log/learner/tokens.jsonl``, had the run written one
-    (``TokenRecorder.records``); ``metrics`` are those of the update; ``groups`` is the number of groups in the collect.
+    (``records_of``); ``metrics`` are those of the update; ``groups`` is the number of groups in the collect.
     """
     record: Dict[str, Any]
     metrics: Dict[str, float]

@@ -1,35 +1,42 @@
 """The line, the file and the page of findings."""
-import pytest
+from types import SimpleNamespace
 
-from ding_grpo.instruments.findings import Findings, page
+import pytest
+from easydict import EasyDict
+
+from ding_grpo.instruments.findings import page
 from ding_grpo.instruments.history import History
+from ding_grpo.instruments.watch import Watch
+from ding_grpo.learn.observer import View
 from tests.runs import findings
 
 FOUND = dict(update=3, cause='cut', message='a | b\nc', rows=7)
 PROBE = dict(problem=0, kind='junk', text='x|y', reward=1.0, value=None)
+LEARNER = SimpleNamespace(exp_name='run', rank=0)
 
 
-class Engine:
-    """What the hooks read of a learner, and of a watch."""
-    exp_name, rank = 'run', 0
+def watch(**fields):
+    found = Watch(View(EasyDict(learn=dict(advantage='group')), None, None, None, None, None))
+    found.history = History(**fields)
+    return found
 
-    def __init__(self, **fields):
-        self.history = History(**fields)
-        self.probes = []
-        self.findings = Findings(self)
 
-    def page(self):
-        self.findings.write_page(self)
-        with open('run/findings.md') as f:
-            return f.read()
+def begin(watched):
+    """How many problems a collector was asked for, whose scorer pays 1 for everything."""
+    asked = []
 
-    def probed(self, probes):
-        self.probes.append(probes)
-        self.history.found.append(dict(FOUND, update=0))
+    def probe(problems):
+        asked.append(problems)
+        return [dict(PROBE, kind=kind, value=1.0, ended=True) for kind in ('demonstration', 'junk')]
 
-    def probe(self, problems):
-        """As a collector."""
-        return [PROBE] * problems
+    watched.begin(LEARNER, SimpleNamespace(probe=probe))
+    return asked
+
+
+def written(watched):
+    watched.write_page(LEARNER)
+    with open('run/findings.md') as f:
+        return f.read()
 
 
 @pytest.fixture(autouse=True)
@@ -39,28 +46,27 @@ def own_folder(tmp_path, monkeypatch):
 
 
 def test_the_scorer_is_probed_before_the_first_update(capsys):
-    engine = Engine()
-    engine.findings.begin(engine, engine)
-    assert engine.probes == [[PROBE] * 3] and findings() == [dict(FOUND, update=0)]
-    assert capsys.readouterr().out == 'finding after update 0, cut: a | b\nc\n'
+    assert begin(watch()) == [3]
+    found, = findings()
+    assert (found['update'], found['cause']) == (0, 'always_paid')
+    assert capsys.readouterr().out == f"finding after update 0, always_paid: {found['message']}\n"
 
 
 def test_not_again_in_a_resumed_run_whose_findings_are_in_its_file():
-    engine = Engine(updates=4, found=[FOUND])
-    engine.findings.begin(engine, engine)
-    engine.findings.tell(engine)
-    assert engine.probes == [] and findings() == []
-    engine.history.found.append(dict(FOUND, update=5))
-    engine.findings.tell(engine)
-    engine.findings.tell(engine)
+    resumed = watch(updates=4, found=[FOUND])
+    assert begin(resumed) == [] and findings() == []
+    resumed.history.found.append(dict(FOUND, update=5))
+    resumed.show(LEARNER)
+    resumed.show(LEARNER)
     assert findings() == [dict(FOUND, update=5)]
 
 
 def test_a_page_without_findings_and_with(capsys):
-    assert 'None. The known causes' in Engine().page()
-    text = Engine(found=[FOUND], probes=[PROBE]).page()  # a bar or a line break would tear the table
+    assert 'None. The known causes' in written(watch())
+    text = written(watch(found=[FOUND], probes=[PROBE]))  # a bar or a line break would tear the table
     assert '| 3 | `cut` | a \\| b c |' in text and '| 0 | junk: x\\|y | 1 | - |' in text
-    assert capsys.readouterr().out == 'findings: none (run/findings.md)\nfindings: cut (run/findings.md)\n'
+    told = 'finding after update 3, cut: a | b\nc\n'  # as one of the last evaluation
+    assert capsys.readouterr().out == f'findings: none (run/findings.md)\n{told}findings: cut (run/findings.md)\n'
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from ding_grpo.data.batch import Batch
-from ding_grpo.instruments.token_record import TokenRecorder
+from ding_grpo.instruments.token_record import records_of
 from dizoo_llm.text.tokenizer import build_char_tokenizer
 from tests.policies import make_batch, sample_groups, token_policy, update, weights
 
@@ -54,18 +54,9 @@ def test_rows_that_are_not_learned_from_have_advantage_0():
     assert other['rows'][3]['failed'] and not other['rows'][0]['failed']
 
 
-class Zeros:
-
-    def read(self, batch):
-        return torch.zeros_like(batch.weight)
-
-    def read_with_entropy(self, batch):
-        return self.read(batch), self.read(batch)
-
-
 def record_of(action, weight, tokenizer=None, prompts=None, **fields):
     batch = make_batch(weight, action=action, prompts=prompts, adv=torch.tensor([2.0] * len(weight)), **fields)
-    return TokenRecorder(batch, Zeros(), tokenizer).records(batch)
+    return records_of(batch, batch, dict(logp=torch.zeros_like(batch.weight)), tokenizer)
 
 
 def test_texts_of_tokens_join_to_the_text():
