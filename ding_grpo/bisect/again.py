@@ -53,12 +53,13 @@ def again(
     total = read_total_config(run)
     import_module(total['policy'].get('import_names', []))
     check_grpo(run, total['policy']['type'])
-    saved = config_of(run)
-    main_config = _prepared(copy.deepcopy(saved.main_config), run, start, settings or {})
+    saved, settings = config_of(run), dict(settings or {})
+    seed = settings.pop('seed', saved.seed)
+    main_config = _prepared(copy.deepcopy(saved.main_config), run, start, settings)
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder, _threads(threads), redirect_stdout(io.StringIO()):
         main_config.exp_name = os.path.relpath(os.path.join(folder, 'run'))
         configs = main_config, saved.create_config
-        with running(configs, saved.seed, None, None, Limits(), replays=replays(total)) as parts:
+        with running(configs, seed, None, None, Limits(), replays=replays(total)) as parts:
             Saver(parts).begin(catches=False)  # nothing is saved: Ctrl-C ends this at once
             if start is None:
                 parts.fill_buffer()

@@ -13,6 +13,7 @@ from ding_grpo.bisect import causes
 from ding_grpo.bisect.stages import tensors
 from ding_grpo.instruments.digests import short
 from ding_grpo.instruments.hashes import coded, decoded
+from ding_grpo.model import CausalLM
 from ding_grpo.run.checkpoint import read_checkpoint
 from dizoo_llm.tasks import ThinkAnswerTask
 from tests.cases import long
@@ -50,6 +51,19 @@ def test_one_of_two_changed_keys_makes_the_difference(run, own_folder):
     out = asked(bisect, run, train('b', (main, create)))[1]
     assert 'policy.learn.clip.ratio of RUN_B: does not make the difference alone' in out
     assert 'policy.learn.entropy.weight of RUN_B: makes the ' in out and 'not tried' not in out
+
+
+def test_a_seed_is_tried_as_a_setting(own_folder):
+    """Both runs start from the same weights."""
+    CausalLM(config=dict(configs()[0].policy.model.config, vocab_size=32)).lm.save_pretrained('model')
+    for name, seed, weight in (('a', 3, 0.0), ('b', 4, 0.1)):
+        main, create = configs()
+        main.policy.model, main.policy.learn.entropy.weight = dict(pretrained='model'), weight
+        train(name, (main, create), updates=1, seed=seed)
+    out = asked(bisect, 'a', 'b')[1]
+    assert first_of(out).startswith('update 0, drawn: ')
+    assert "RUN_A's with seed of RUN_B: makes the difference in " in out
+    assert 'policy.learn.entropy.weight of RUN_B: does not make the difference alone' in out
 
 
 def test_keys_beyond_the_first_ones_are_told(run, own_folder):
