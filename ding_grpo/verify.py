@@ -1,5 +1,6 @@
 """``python -m ding_grpo.verify`` makes updates of a run again, and compares them with what the run says they were."""
 import os
+from itertools import groupby
 from typing import Iterator, List, Optional
 
 import click
@@ -7,7 +8,7 @@ import click
 from ding_common import echo
 from ding_grpo.compare.command import Values
 
-from .bisect.again import again, by_start
+from .bisect.again import again, start_of
 from .bisect.chain import Chain, other_machine, pairs, read_chain
 from .bisect.find import altered
 from .bisect.stages import EXACT, differences, first
@@ -50,10 +51,8 @@ def verify(run: str, updates: Optional[List[int]] = None, tolerance: float = 0.,
         raise click.BadParameter(
             f'{missing[0]}: the run has the updates 0 to {max(chain.updates)}', param_hint='--updates'
         )
-    results = [
-        result for start, of_start in by_start(run, asked).items()
-        for result in _verified(chain, start, of_start, tolerance)
-    ]
+    by_start = groupby(sorted(set(asked)), key=lambda update: start_of(run, update))
+    results = [right for start, updates in by_start for right in _verified(chain, start, [*updates], tolerance)]
     right = sum(results)
     echo(f'{right} of {len(results)} updates are what the run says they were')
     return len(results) - right
@@ -61,13 +60,12 @@ def verify(run: str, updates: Optional[List[int]] = None, tolerance: float = 0.,
 
 def _default(chain: Chain) -> List[int]:
     saved = [number_of(path) for path in numbered(os.path.join(chain.run, 'ckpt'))]
-    return [update for update in sorted({min(chain.updates), *saved}) if update in chain.updates]
+    return [update for update in (min(chain.updates), *saved) if update in chain.updates]
 
 
 def _verified(chain: Chain, start: Optional[str], updates: List[int], tolerance: float) -> Iterator[bool]:
     """Whether each of some updates, which are made again from one checkpoint, is what the run says."""
-    threads = int(chain.begun(updates[0])['machine'].get('threads', 1))
-    made = again(chain.run, start, updates[-1], threads)
+    made = again(chain.run, start, updates[-1], chain.threads(updates[0]))
     place = 'the start' if start is None else os.path.basename(start)
     machine = other_machine(chain.begun(updates[0]), made.begins[-1])
     if machine:

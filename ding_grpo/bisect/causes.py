@@ -1,5 +1,5 @@
 """Which setting makes two runs part: the update again under the settings of each, from one checkpoint."""
-from typing import Any, Dict, Iterator, Optional
+from typing import Iterator, Optional
 
 from ding_common import ConfigError, describe, read_total_config
 from ding_common.config.total_config import leaves
@@ -9,8 +9,7 @@ from ding_grpo.sharing.portable import check_code
 
 from .again import again, start_of
 from .chain import Chain, other_machine, other_settings, pairs
-from .find import line_parting
-from .stages import Difference, order
+from .stages import Difference, differences, first, order
 
 MOST_UPDATES = 50  # that are made again to reach the one in question
 MOST_KEYS = 8  # that are tried one by one
@@ -45,7 +44,7 @@ class _Causes:
         yield f'Update {self._update} again, from {place}:'
         found = []
         for chain, name in ((self._a, 'RUN_A'), (self._b, 'RUN_B')):
-            made = self._again(chain)
+            made = again(chain.run, self._start, self._update, chain.threads(self._update))
             found.append(self._difference(made, chain))
             yield f'  under the settings of {name}: {_told(found[-1], name)}'
             here = other_machine(chain.begun(self._update), made.begins[-1])
@@ -59,29 +58,24 @@ class _Causes:
         elif None in found and fixed:
             yield f"  Left as a cause, and not possible here: {', '.join(fixed)}"
 
-    def _again(self, settings: Chain, threads: Optional[int] = None, keys: Dict[str, Any] = {}) -> Chain:
-        """The update under the settings of a run, with other threads or other values of ``keys``."""
-        if threads is None:
-            threads = int(settings.begun(self._update)['machine'].get('threads', 1))
-        return again(settings.run, self._start, self._update, threads, keys)
-
     def _difference(self, made: Chain, compared: Chain) -> Optional[Difference]:
         """The first one between the update that was made again and that of a run."""
-        return line_parting(compared.updates[self._update], made.updates[self._update], made.name, 0.)
+        return first(differences(compared.updates[self._update], made.updates[self._update], made.name), 0.)[0]
 
     def _each(self) -> Iterator[str]:
         """With one setting of RUN_B alone, which makes the difference."""
+        a, b, start, update = self._a, self._b, self._start, self._update
         if SWITCHED in self._machine:
-            threads = int(self._machine[SWITCHED][1])
-            yield f"  RUN_A's with {threads} threads: {self._makes(self._again(self._a, threads))}"
-        values = dict(leaves(read_total_config(self._b.run)))
-        if not self._several:
-            yield from (f'  {key} is the only setting that differs' for key in self._keys)
+            made = again(a.run, start, update, b.threads(update))
+            yield f"  RUN_A's with {b.threads(update)} threads: {self._makes(made)}"
+        elif len(self._keys) == 1:
+            yield f'  {next(iter(self._keys))} is the only setting that differs'
             return
+        values = dict(leaves(read_total_config(b.run)))
         tried = [key for key in self._keys if key in values][:MOST_KEYS]
         for key in tried:
             try:
-                found = self._makes(self._again(self._a, keys={key: values[key]}))
+                found = self._makes(again(a.run, start, update, a.threads(update), {key: values[key]}))
             except ConfigError as error:
                 found = f'not possible ({describe(error):.200})'
             yield f"  RUN_A's with {key} of RUN_B: {found}"
@@ -97,10 +91,6 @@ class _Causes:
         if stages.index(left.stage) > stages.index(self._stage):
             return f'makes the difference in {self._stage}; {left.stage} is left'
         return 'does not make the difference alone'
-
-    @property
-    def _several(self) -> bool:
-        return len(self._keys) + (SWITCHED in self._machine) > 1
 
 
 def _told(difference: Optional[Difference], run: str) -> str:

@@ -30,6 +30,10 @@ class Chain(NamedTuple):
         before = [begin for begin in self.begins if begin['begin'] <= update]
         return before[-1] if before else dict(machine={}, settings={})
 
+    def threads(self, update: int) -> int:
+        """Of the process that made an update."""
+        return int(self.begun(update)['machine'].get('threads', 1))
+
 
 def read_chain(run: str) -> Chain:
     """Raises ``ConfigError`` if a folder has no chain."""

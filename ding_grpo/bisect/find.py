@@ -1,5 +1,6 @@
 """Where two chains part."""
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional
+from collections import Counter
+from typing import Dict, Iterator, List, NamedTuple, Optional
 
 from ding_common import ConfigError
 
@@ -34,13 +35,10 @@ def parting(a: Chain, b: Chain, tolerance: float) -> Parting:
             since = update if passed and since is None else since
             within.update((stage, max(size, within.get(stage, 0.))) for stage, size in passed.items())
             if found is not None:
-                counts = _counts(differences(a.updates[update], b.updates[update], a.name))
+                all_of_it = differences(a.updates[update], b.updates[update], a.name)
+                counts = Counter(difference.stage for difference in all_of_it)
                 return Parting(update, found, counts, within, since, i)
     return Parting(None, None, {}, within, since, len(common))
-
-
-def line_parting(a: Line, b: Line, name: Callable[[int], str], tolerance: float) -> Optional[Difference]:
-    return first(differences(a, b, name), tolerance)[0]
 
 
 def _starts(a: Chain, b: Chain, update: int) -> Iterator[Difference]:
@@ -59,10 +57,3 @@ def altered(run: str, begins: List[Line]) -> Iterator[Difference]:
         for name in begin['altered']:
             values = f"{run} began again after update {begin['begin']} with another tensor than was saved"
             yield Difference('checkpoint', name, values, EXACT)
-
-
-def _counts(found: Iterator[Difference]) -> Dict[str, int]:
-    counts: Dict[str, int] = {}
-    for difference in found:
-        counts[difference.stage] = counts.get(difference.stage, 0) + 1
-    return counts

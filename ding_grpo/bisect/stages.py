@@ -1,5 +1,6 @@
 """What differs between two lines of an update, stage by stage in the order in which an update computes them."""
 import math
+from functools import partial
 from itertools import accumulate
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
@@ -44,7 +45,7 @@ def differences(a: Line, b: Line, name: Callable[[int], str]) -> Iterator[Differ
         if stage in a.get('short', {}):
             yield from _whole(stage, a['short'][stage], b['short'][stage])
         elif stage in ('gradients', 'weights'):
-            yield from _tensors(stage, a, b, name)
+            yield from tensors(stage, a.get(stage, []), b.get(stage, []), name)
         else:
             yield from _FINDS[stage](a, b)
 
@@ -128,6 +129,11 @@ def _pair(x: float, y: float) -> str:
     return f'{x:.9g} / {y:.9g}' if x != y else f'{x:.9g} in both, as a sum'
 
 
+def _value(stage: str, place: str, x: float, y: float) -> Iterator[Difference]:
+    if relative(x, y) > 0:
+        yield Difference(stage, place, f'{x:.9g} / {y:.9g}', relative(x, y))
+
+
 def _scored(a: Line, b: Line) -> Iterator[Difference]:
     one, two = a['scored'], b['scored']
     for row, x, y in zip(_rows(a), decoded(one['failed']), decoded(two['failed'])):
@@ -135,20 +141,12 @@ def _scored(a: Line, b: Line) -> Iterator[Difference]:
             yield Difference('scored', f'{row}, failed', f'{x} / {y}', EXACT)
     for part in (part for part in one['parts'] if part in two['parts']):
         for row, x, y in zip(_rows(a), decoded(one['parts'][part]), decoded(two['parts'][part])):
-            if relative(x, y) > 0:
-                yield Difference('scored', f'{row}, {part}', f'{x:.9g} / {y:.9g}', relative(x, y))
+            yield from _value('scored', f'{row}, {part}', x, y)
     yield from _numbers('scored', 'reward', _rows(a), one, two)
 
 
-def _compared(a: Line, b: Line) -> Iterator[Difference]:
-    yield from _by_place('compared', 'advantage', a['compared'], b['compared'])
-
-
-def _read(a: Line, b: Line) -> Iterator[Difference]:
-    yield from _by_place('read', 'log-probability', a.get('read', {}), b.get('read', {}))
-
-
-def _by_place(stage: str, what: str, a: Dict, b: Dict) -> Iterator[Difference]:
+def _by_place(stage: str, what: str, a: Line, b: Line) -> Iterator[Difference]:
+    a, b = a.get(stage, {}), b.get(stage, {})
     if a.get('row') != b.get('row'):
         yield Difference(stage, 'rows', 'other rows, or in another order', EXACT)
     elif 'row' in a:
@@ -159,10 +157,7 @@ def _loss(a: Line, b: Line) -> Iterator[Difference]:
     if a['rate'] != b['rate']:
         yield Difference('loss', 'learning rate', f"{a['rate']} / {b['rate']}", EXACT)
     for name in (name for name in a['loss'] if name in b['loss']):
-        x, y = a['loss'][name], b['loss'][name]
-        size = relative(x, y)
-        if size > 0:
-            yield Difference('loss', name, f'{x:.9g} / {y:.9g}', size)
+        yield from _value('loss', name, a['loss'][name], b['loss'][name])
 
 
 def _steps(a: Line, b: Line) -> Iterator[Difference]:
@@ -174,10 +169,6 @@ def _steps(a: Line, b: Line) -> Iterator[Difference]:
             yield Difference('steps', f'step {i}', 'other log-probabilities of its rows', LEAST)
 
 
-def _tensors(stage: str, a: Line, b: Line, name: Callable[[int], str]) -> Iterator[Difference]:
-    yield from tensors(stage, a.get(stage, []), b.get(stage, []), name)
-
-
 def tensors(stage: str, a: List, b: List, name: Callable[[int], str]) -> Iterator[Difference]:
     """A model that is divided among processes has none, and is not compared."""
     if a and b and len(a) != len(b):
@@ -187,4 +178,12 @@ def tensors(stage: str, a: List, b: List, name: Callable[[int], str]) -> Iterato
             yield Difference(stage, name(i), _pair(x, y), max(relative(x, y, scale or 1.), LEAST))
 
 
-_FINDS = dict(drawn=_drawn, sampled=_sampled, scored=_scored, compared=_compared, read=_read, loss=_loss, steps=_steps)
+_FINDS: Dict[str, Callable[[Line, Line], Iterator[Difference]]] = dict(
+    drawn=_drawn,
+    sampled=_sampled,
+    scored=_scored,
+    compared=partial(_by_place, 'compared', 'advantage'),
+    read=partial(_by_place, 'read', 'log-probability'),
+    loss=_loss,
+    steps=_steps,
+)
