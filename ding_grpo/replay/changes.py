@@ -24,7 +24,7 @@ class Fork(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> 'Fork':
         """From ROW:TOKEN."""
-        return cls(*_read(text, '--fork', 'ROW:TOKEN', _fork))
+        return cls(*_read(text, '--fork', 'ROW:TOKEN', _place))
 
 
 class Changes(NamedTuple):
@@ -60,11 +60,10 @@ def _read(text: str, option: str, form: str, read: Callable[[str], Any]) -> Any:
 
 def _force(text: str) -> Force:
     key, action = parsed(text)
-    row, step = map(int, key.split(':'))
-    return Force(row, step, action)
+    return Force(*_place(key), action)
 
 
-def _fork(text: str) -> Tuple[int, int]:
+def _place(text: str) -> Tuple[int, int]:
     row, step = map(int, text.split(':'))
     return row, step
 

@@ -12,9 +12,8 @@ from ding_grpo.sharing.portable import check_code
 from .changes import Changes, Fork
 from .feeding import recorded
 from .fork import forked
-from .recorded import difference
 from .session import replay
-from .show import fork_text, group_text, row_text
+from .show import differing_text, fork_text, group_text, row_text
 
 
 @click.command()
@@ -58,7 +57,7 @@ def main(
         )
     if place is not None:
         divided = forked(cfg, state, group, place, records)
-        if 'buffer' not in state['run'] and (differs := difference(run, divided.recorded)):
+        if 'buffer' not in state['run'] and (differs := differing_text(run, divided.recorded)):
             echo(differs)
         echo(fork_text(divided))
         return
@@ -69,7 +68,7 @@ def main(
             'The run has a replay buffer: the group is the one that it sampled, but its update learned from groups of '
             'other collects too. This one learns from the groups of one collect.'
         )
-    elif not alone and (differs := difference(run, found)):
+    elif not alone and (differs := differing_text(run, found)):
         echo(differs)
     echo(group_text(found, changed))
     for row in rows:

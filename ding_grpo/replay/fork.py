@@ -9,7 +9,7 @@ from ding_grpo.rollout import TreePlan
 
 from .changes import Changes, Force, Fork
 from .feeding import Records
-from .session import Replayed, collect, run_config
+from .session import Replayed, check_step, collect
 
 
 class Forked(NamedTuple):
@@ -26,14 +26,16 @@ def forked(cfg: Dict[str, Any], state: Dict[str, Any], group: int, fork: Fork, r
     extra = cfg['policy'].get('collect', {}).get('extra_rows', 0)
     if extra > 0:
         raise ConfigError(f'policy.collect.extra_rows = {extra}: --fork is not available, because rows are dropped.')
-    policy, samples = collect(run_config(cfg, Changes()), state, group, Changes(), records)
+    policy, samples = collect(cfg, state, group, Changes(), records)
     if policy.spec is None:
         raise ConfigError('--fork: not available, because the actions of this policy are not tokens.')
     batch, (record, ) = _of_group(policy, samples, group)
-    _check(record, fork, batch)
+    if batch.episode is not None and batch.episodes < len(batch):
+        raise ConfigError('--fork: not available, because an episode of this group has several texts.')
+    check_step('--fork', fork, record['rows'])
     metrics = batch_metrics(Batch.of(samples), policy.actor.length_name)
     tree = TreePlan((len(batch), ), lambda point: point.tokens >= fork.step, root=fork.row)
-    again = collect(run_config(cfg, Changes()), state, group, Changes(forces=_own(record, fork)), records, tree)
+    again = collect(cfg, state, group, Changes(forces=_own(record, fork)), records, tree)
     _, (new, ) = _of_group(*again, group)
     return Forked(Replayed(dict(train_iter=state['last_iter'], **record), metrics, len(samples)), fork, new['rows'])
 
@@ -48,16 +50,3 @@ def _own(record: Dict[str, Any], fork: Fork) -> List[Force]:
     """The tokens of a row, some of which it may not sample by itself: those of a tree's other rows, or of an engine."""
     row = record['rows'][fork.row]
     return [Force(fork.row, t, action) for t, action in enumerate(row['action']) if row['own'][t]]
-
-
-def _check(record: Dict[str, Any], fork: Fork, batch: Batch) -> None:
-    option, rows = f'--fork {fork.row}:{fork.step}', record['rows']
-    if not 0 <= fork.row < len(rows):
-        raise ConfigError(f'{option}: the group has the rows 0 to {len(rows) - 1}.')
-    if batch.episode is not None and batch.episodes < len(batch):
-        raise ConfigError(f'{option}: not available, because an episode of this group has several texts.')
-    row = rows[fork.row]
-    if not 0 <= fork.step < len(row['action']):
-        raise ConfigError(f"{option}: row {fork.row} has the tokens 0 to {len(row['action']) - 1}.")
-    if not row['own'][fork.step]:
-        raise ConfigError(f'{option}: this token is of the environment, not of the policy.')

@@ -2,7 +2,7 @@
 import copy
 import os
 from tempfile import TemporaryDirectory
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ding.utils import import_module
 from easydict import EasyDict
@@ -15,7 +15,7 @@ from ding_grpo.check import collecting
 from ding_grpo.data.capability import is_grpo
 from ding_grpo.rollout import TreePlan
 
-from .changes import ChangedPolicy, Changes
+from .changes import ChangedPolicy, Changes, Force, Fork
 from .feeding import Records
 
 
@@ -37,22 +37,14 @@ def replay(
         records: Records = {}
 ) -> Replayed:
     """
-    Overview:
-        Sample the groups that a run samples after a checkpoint, and do the update. Rows are functions of (seed, update,
-        group, row), so without changes all of this is bit-identical to the run. With a replay buffer only the sampling
-        is: the update of the run mixes groups of several collects, this one learns from one collect.
-    Arguments:
-        - cfg (:obj:`Dict[str, Any]`): The run's complete config.
-        - state (:obj:`Dict[str, Any]`): The checkpoint.
-        - group (:obj:`int`): Number of the group in its collect.
-        - changes (:obj:`Changes`): What is different.
-        - alone (:obj:`bool`): Whether to update with this group only, instead of with all groups of the collect.
-        - records (:obj:`Records`): Of the episodes of the run. Agents run only where a change may lead to other \
-            requests.
-    Raises:
-        - ConfigError: If the checkpoint or the group does not fit.
+    Sample the groups that a run, given its complete config, samples after a checkpoint, and do the update: with one
+    group only if ``alone``, else with all groups of the collect. Rows are functions of (seed, update, group, row), so
+    without changes all of this is bit-identical to the run. With a replay buffer only the sampling is: the update of
+    the run mixes groups of several collects, this one learns from one collect. ``records``: of the episodes of the run;
+    agents run only where a change may lead to other requests. Raises ``ConfigError`` if the checkpoint or the group
+    does not fit.
     """
-    policy, samples = collect(run_config(cfg, changes), state, group, changes, records)
+    policy, samples = collect(cfg, state, group, changes, records)
     chosen = [sample for sample in samples if not alone or sample['group_id'] == group]
     metrics = policy.learn_mode.forward(chosen)
     record = next(r for r in policy.observers['tokens'].records if r['group'] == group)
@@ -61,7 +53,7 @@ def replay(
 
 
 def collect(
-        cfg: EasyDict,
+        cfg: Dict[str, Any],
         state: Dict[str, Any],
         group: int,
         changes: Changes,
@@ -69,8 +61,8 @@ def collect(
         tree: Optional[TreePlan] = None
 ) -> Tuple[Any, List[Dict[str, Any]]]:
     """The groups that a run samples after a checkpoint, and the policy that has sampled them. ``tree``: of this group,
-    in place of that of the run. Arguments and errors are those of ``replay``, with the config of ``run_config``."""
-    run = state.get('run')
+    in place of that of the run. Other arguments and errors are those of ``replay``."""
+    cfg, run = _run_config(cfg, changes), state.get('run')
     if run is None or 'collector' not in run:
         raise ConfigError('CHECKPOINT: does not contain the whole state of its run, so its groups cannot be rebuilt.')
 
@@ -113,7 +105,7 @@ def _valid(records: Records, cfg: EasyDict, group: int, changes: Changes, tree: 
     }
 
 
-def run_config(cfg: Dict[str, Any], changes: Changes) -> EasyDict:
+def _run_config(cfg: Dict[str, Any], changes: Changes) -> EasyDict:
     """The config of a run with changes, for groups of one process that no server samples."""
     import_module(cfg['policy'].get('import_names', []))
     if not is_grpo(cfg['policy'].get('type')):
@@ -137,7 +129,7 @@ def run_config(cfg: Dict[str, Any], changes: Changes) -> EasyDict:
 def _check(record: Dict[str, Any], changes: Changes, episode: Optional[Tensor]) -> None:
     """``episode``: the number of the episode of each row, if its episodes may have several texts."""
     rows = record['rows']
-    for row in [*changes.rewards, *(force.row for force in changes.forces)]:
+    for row in changes.rewards:
         if not 0 <= row < len(rows):
             raise ConfigError(f'row {row}: the group has the rows 0 to {len(rows) - 1}.')
     first = list(range(len(rows))) if episode is None else [episode.tolist().index(i) for i in episode.tolist()]
@@ -153,14 +145,8 @@ def _check(record: Dict[str, Any], changes: Changes, episode: Optional[Tensor]) 
             'order of their rows. Use --reward or --set.'
         )
     for force in changes.forces:
-        row = rows[force.row]
-        if not 0 <= force.step < len(row['action']):
-            raise ConfigError(
-                f"--force {force.row}:{force.step}: row {force.row} has the steps 0 to {len(row['action']) - 1}."
-            )
-        if not row['own'][force.step]:
-            raise ConfigError(f'--force {force.row}:{force.step}: this token is of the environment, not of the policy.')
-        leader = row.get('leader', {force.step: force.row})[force.step]
+        check_step('--force', force, rows)
+        leader = rows[force.row].get('leader', {force.step: force.row})[force.step]
         if leader != force.row:
             raise ConfigError(
                 f'--force {force.row}:{force.step}: row {force.row} takes this token from row {leader}, in the tree of '
@@ -168,7 +154,19 @@ def _check(record: Dict[str, Any], changes: Changes, episode: Optional[Tensor]) 
             )
 
 
-def _listed(numbers: Any) -> str:
-    if list(numbers) == list(range(len(numbers))):
+def check_step(option: str, place: Union[Force, Fork], rows: List[Dict[str, Any]]) -> None:
+    """Raise ``ConfigError`` unless a row of a group has sampled this step."""
+    where = f'{option} {place.row}:{place.step}'
+    if not 0 <= place.row < len(rows):
+        raise ConfigError(f'{where}: the group has the rows 0 to {len(rows) - 1}.')
+    row = rows[place.row]
+    if not 0 <= place.step < len(row['action']):
+        raise ConfigError(f"{where}: row {place.row} has the steps 0 to {len(row['action']) - 1}.")
+    if not row['own'][place.step]:
+        raise ConfigError(f'{where}: this token is of the environment, not of the policy.')
+
+
+def _listed(numbers: List[int]) -> str:
+    if numbers == list(range(len(numbers))):
         return f'0 to {len(numbers) - 1}'
     return ', '.join(map(str, numbers))

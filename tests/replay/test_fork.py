@@ -73,9 +73,9 @@ def test_a_row_of_a_tree(grown):
 @pytest.mark.parametrize(
     'name, row, token, message', [
         ('think_answer_grpo', 4, 0, '--fork 4:0: the group has the rows 0 to 3'),
-        ('think_answer_grpo', 1, 99, '--fork 1:99: row 1 has the tokens 0 to'),
+        ('think_answer_grpo', 1, 99, '--fork 1:99: row 1 has the steps 0 to'),
         ('guess_grpo', None, None, 'this token is of the environment'),
-        ('agents', 0, 0, '--fork 0:0: not available, because an episode of this group has several texts'),
+        ('agents', 0, 0, '--fork: not available, because an episode of this group has several texts'),
         ('cartpole_grpo', 0, 0, '--fork: not available, because the actions of this policy are not tokens'),
     ]
 )
