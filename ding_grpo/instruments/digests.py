@@ -23,8 +23,7 @@ from ding_grpo.logs.hook import CallHook
 from ding_grpo.logs.screen import log_file, run_folder, show
 from ding_grpo.model.sharding import is_sharded
 
-from .hashes import coded, digest_parts, digests, digests_of, hash_parts, hashes_of, of_rows, on_host
-from .hashes import tensor_hashes
+from .hashes import coded, digest_parts, digests, digests_of, of_rows, on_host
 
 NAME = 'digests.jsonl'
 MOST_STEPS = 2 ** 13  # steps of an update up to which its line has the ids of their tokens, and not their hashes alone
@@ -103,13 +102,13 @@ class Digests(Observer):
 
     def after(self, new: Batch, learned: Batch, metrics: Dict[str, float]) -> None:
         if parallel.rank() == 0:
-            parts = [self._first, hash_parts(self._logp), self._gradients, digest_parts(self._in_turn())]
+            parts = [self._first, digest_parts(self._logp), self._gradients, digest_parts(self._in_turn())]
             found = iter(on_host([part for one in parts for part in one]))
             first, steps, gradients, weights = ([*islice(found, len(one))] for one in parts)
             self.record.update(
                 read=_of_places(*first) if first else {},
                 gradients=digests_of(gradients),
-                steps=hashes_of(steps),
+                steps=[digest for digest, *_ in digests_of(steps)],
                 loss={name: value
                       for name, value in metrics.items() if name != 'cur_lr'},
                 rate=metrics['cur_lr'],
@@ -135,7 +134,7 @@ class Digests(Observer):
         for number, kept in self._updater.optimizer.state_dict()['state'].items():
             found.update((f'optimizer {number} {name}', x) for name, x in kept.items())
         found = {name: x for name, x in found.items() if type(x) is torch.Tensor}
-        return dict(zip(found, tensor_hashes([*found.values()])))
+        return {name: digest for name, (digest, *_) in zip(found, digests([*found.values()]))}
 
     def load_state_dict(self, state: Dict[str, str]) -> None:
         """Compare what has been loaded with what the checkpoint's run has saved."""

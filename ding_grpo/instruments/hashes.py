@@ -17,33 +17,24 @@ SAMPLE = 2 ** 12  # first elements of a tensor, which are summed: float64 sums o
 Digest = Tuple[str, float, float]  # hash of a tensor, and of its sample the sum and the sum of absolute values
 
 
-def tensor_hashes(tensors: List[Tensor]) -> List[str]:
-    """A single changed bit always changes that of its tensor. Changes of several rows of ``COLUMNS`` that cancel do
+def digests(tensors: List[Tensor]) -> List[Digest]:
+    """A single changed bit always changes the hash of its tensor. Changes of several rows of ``COLUMNS`` that cancel do
     not."""
-    return hashes_of(on_host(hash_parts(tensors)))
-
-
-def digests(tensors: List[Tensor], most: Optional[int] = None) -> List[Digest]:
-    """Of each tensor, or of its first ``most`` elements."""
-    return digests_of(on_host(digest_parts(tensors, most)))
-
-
-def hash_parts(tensors: List[Tensor]) -> List[Tensor]:
-    """What ``hashes_of`` reads, computed where the tensors are."""
-    return [part for x in tensors for part in _hashed(x.detach().contiguous().flatten())]
-
-
-def hashes_of(parts: List[np.ndarray]) -> List[str]:
-    return [_hash(*pair) for pair in zip(parts[::2], parts[1::2])]
+    return digests_of(on_host(digest_parts(tensors)))
 
 
 def digest_parts(tensors: List[Tensor], most: Optional[int] = None) -> List[Tensor]:
-    """What ``digests_of`` reads, computed where the tensors are."""
-    return [part for x in tensors for part in _digested(x.detach().contiguous().flatten()[:most])]
+    """What ``digests_of`` reads of each tensor, or of its first ``most`` elements, computed where the tensors are."""
+    parts = []
+    for x in (x.detach().contiguous().flatten()[:most] for x in tensors):
+        sample = x[:SAMPLE].double()
+        parts += [*_hashed(x), torch.stack([sample.sum(), sample.abs().sum()])]
+    return parts
 
 
 def digests_of(parts: List[np.ndarray]) -> List[Digest]:
-    return [(_hash(*pair), *map(_short, sums)) for *pair, sums in zip(parts[::3], parts[1::3], parts[2::3])]
+    pairs = zip(parts[::3], parts[1::3], parts[2::3])
+    return [(f'{zlib.crc32(rest, zlib.crc32(columns)):08x}', *map(_short, sums)) for columns, rest, sums in pairs]
 
 
 def _hashed(x: Tensor) -> Tuple[Tensor, Tensor]:
@@ -54,12 +45,6 @@ def _hashed(x: Tensor) -> Tuple[Tensor, Tensor]:
         return x[:0], x
     aligned = x if x.storage_offset() * x.element_size() % 8 == 0 else x.clone()
     return aligned[:whole].view(torch.int64).view(-1, COLUMNS).sum(0), aligned[whole:]
-
-
-def _digested(x: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    """What a digest is made of: that of a hash, and the sums of the sample."""
-    sample = x[:SAMPLE].double()
-    return (*_hashed(x), torch.stack([sample.sum(), sample.abs().sum()]))
 
 
 def on_host(parts: List[Tensor]) -> List[np.ndarray]:
@@ -73,10 +58,6 @@ def on_host(parts: List[Tensor]) -> List[np.ndarray]:
             parts[i] = part.clone().view(parts[i].dtype).view(parts[i].shape)  # aligned for the type
     known = (torch.int64, torch.float32, torch.float64)
     return [(part if part.dtype in known else part.view(torch.uint8)).numpy() for part in parts]
-
-
-def _hash(columns: np.ndarray, rest: np.ndarray) -> str:
-    return f'{zlib.crc32(rest, zlib.crc32(columns)):08x}'
 
 
 def of_rows(rows: np.ndarray, lengths: List[int]) -> Dict[str, str]:

@@ -5,15 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from ding_grpo.instruments.hashes import COLUMNS, coded, decoded, digests, of_rows, tensor_hashes
+from ding_grpo.instruments.hashes import COLUMNS, coded, decoded, digest_parts, digests, digests_of, of_rows, on_host
 
 
 def tensor_hash(x):
-    return tensor_hashes([x])[0]
-
-
-def digest_of(x, *most):
-    return digests([x], *most)[0]
+    return digests([x])[0][0]
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float64])
@@ -57,8 +53,9 @@ def test_neither_threads_nor_strides_nor_offsets():
 
 def test_a_small_one_is_a_crc_of_its_bytes_with_sums_in_float64():
     x = torch.tensor([1.5, -2.25, 2 ** -30])
-    assert digest_of(x) == (f'{zlib.crc32(x.numpy().tobytes()):08x}', -0.749999999069, 3.75000000093)
-    assert digest_of(x, 1) == (f'{zlib.crc32(x[:1].numpy().tobytes()):08x}', 1.5, 1.5)
+    assert digests([x]) == [(f'{zlib.crc32(x.numpy().tobytes()):08x}', -0.749999999069, 3.75000000093)]
+    first, = digests_of(on_host(digest_parts([x], 1)))
+    assert first == (f'{zlib.crc32(x[:1].numpy().tobytes()):08x}', 1.5, 1.5)
 
 
 def test_rows_end_where_they_end():
