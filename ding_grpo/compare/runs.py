@@ -59,18 +59,9 @@ def plan(configs: Sequence[str],
          out: str,
          bar: Optional[float] = None,
          settings: Sequence[str] = ()) -> List[Run]:
-    """
-    Overview:
-        All runs, one per config, combination of settings and seed, in the order in which they start.
-    Arguments:
-        - configs (:obj:`Sequence[str]`): Config files. A config with keys of a replay buffer runs in mode ``serial``.
-        - seeds (:obj:`List[int]`): Seeds of each config.
-        - out (:obj:`str`): Folder of the comparison.
-        - bar (:obj:`Optional[float]`): Replaces the configs' ``env.stop_value``.
-        - settings (:obj:`Sequence[str]`): ``KEY=VALUE,VALUE``, see ``ding_common.config.settings``.
-    Raises:
-        - ConfigError: If two configs have the same name, or a config is invalid.
-    """
+    """All runs, one per config file, combination of ``settings`` (``KEY=VALUE,VALUE``) and seed, in the order in which
+    they start. A config with keys of a replay buffer runs in mode ``serial``; ``bar`` replaces ``env.stop_value``.
+    Raises ``ConfigError`` if two configs have the same name, or a config is invalid."""
     runs: List[Run] = []
     names: Dict[str, str] = {}
     of_bar = [] if bar is None else [f'env.stop_value={bar!r}']

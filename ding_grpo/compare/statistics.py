@@ -4,7 +4,7 @@ improvement, each with a 95 % percentile bootstrap interval over the seeds. The 
 data give equal intervals.
 """
 from functools import partial
-from typing import Iterable, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Iterable, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from scipy.stats import bootstrap, trim_mean
@@ -23,29 +23,20 @@ class Estimate(NamedTuple):
 def interquartile_mean(values: Sequence[float]) -> Optional[Estimate]:
     """Mean without the smallest and the largest quarter of the values, one per seed, each rounded down: of three values
     all count, of five the middle three. None for fewer than 3 values, or an infinite one."""
-    if len(values) < FEWEST or not np.isfinite(values).all():
-        return None
-    return _with_interval((values, ), partial(trim_mean, proportiontocut=0.25))
+    return mean(values, partial(trim_mean, proportiontocut=0.25))
 
 
-def mean(values: Sequence[float]) -> Optional[Estimate]:
-    """Mean of values, such as differences of pairs. None for fewer than 3 values, or an infinite one."""
+def mean(values: Sequence[float], statistic: Callable = np.mean) -> Optional[Estimate]:
+    """Mean of values, such as differences of pairs, or another statistic. None for fewer than 3, or an infinite one."""
     if len(values) < FEWEST or not np.isfinite(values).all():
         return None
-    return _with_interval((values, ), np.mean)
+    return _with_interval((values, ), statistic)
 
 
 def times_fewer(strata: Iterable[Sequence[Tuple[float, float]]]) -> Optional[float]:
-    """
-    Overview:
-        How many times more pairs would be needed if they were no pairs: the variance of the difference of two
-        independent values, divided by that of a pair, both within strata. Infinite if all differences are equal.
-    Arguments:
-        - strata (:obj:`Iterable[Sequence[Tuple[float, float]]]`): Pairs; those of a stratum, such as an update, have \
-            one distribution. Strata with one pair say nothing.
-    Returns:
-        - factor (:obj:`Optional[float]`): None if the values of no stratum differ.
-    """
+    """How many times more pairs would be needed if they were no pairs: the variance of the difference of two
+    independent values, divided by that of a pair, both within strata, whose pairs have one distribution, as those of an
+    update. Strata with one pair say nothing. Infinite if all differences are equal, None if no values differ."""
     apart = paired = 0.
     for pairs in (np.asarray(pairs, dtype=float) for pairs in strata if len(pairs) > 1):
         apart += len(pairs) * pairs.var(axis=0, ddof=1).sum()
@@ -68,7 +59,7 @@ def probability_of_improvement(first: Sequence[float], other: Sequence[float]) -
     return _with_interval((first, other), statistic)
 
 
-def _with_interval(samples: Sequence[Sequence[float]], statistic) -> Estimate:
+def _with_interval(samples: Sequence[Sequence[float]], statistic: Callable) -> Estimate:
     samples = [np.asarray(s, dtype=float) for s in samples]
     found = bootstrap(
         samples, statistic, n_resamples=RESAMPLES, batch=1000, vectorized=True, method='percentile', random_state=0

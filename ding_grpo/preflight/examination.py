@@ -8,10 +8,7 @@ from ding_common import ConfigError
 
 
 class Part(NamedTuple):
-    """
-    Overview:
-        A part of the examination: what was looked at, in lines, and what is wrong, ``cause``, ``message`` and figures.
-    """
+    """A part of the examination: what was looked at, and what is wrong: ``cause``, ``message`` and figures."""
     name: str
     lines: List[str]
     findings: List[Dict[str, Any]]
@@ -22,15 +19,8 @@ class Part(NamedTuple):
 
 
 def examined(main_config: EasyDict, create_config: EasyDict, tokens: bool, scores: bool = True) -> Iterator[Part]:
-    """
-    Overview:
-        Examine the task of a config.
-    Arguments:
-        - tokens (:obj:`bool`): Whether ``env.tokenizer`` is that of the run, so that prompts are encoded.
-        - scores (:obj:`bool`): Whether the reward is examined.
-    Returns:
-        - parts (:obj:`Iterator[Part]`): Each as soon as it is known.
-    """
+    """Examine the task of a config: its prompts only if ``env.tokenizer`` is that of the run (``tokens``), its reward
+    only if ``scores``. Yields each part as soon as it is known."""
     kind = create_config.env.type
     examine = getattr(ENV_REGISTRY.get(kind), 'examine', None)
     if examine is None:

@@ -30,15 +30,9 @@ class Trial(NamedTuple):
 
 def of_learning(env: Dict[str, Any], form: str, reward: float, seconds: float = 0.0, updates: int = UPDATES) -> Part:
     """
-    Overview:
-        Train a tiny model on few problems, at first from the reward alone, and if it does not learn with demonstrations
-        before.
-    Arguments:
-        - env (:obj:`Dict[str, Any]`): The section ``env`` of a config, of which the task and its weights count.
-        - form (:obj:`str`): Of right completions, see ``FewTask``.
-        - reward (:obj:`float`): Of a right completion.
-        - seconds (:obj:`float`): Of a score.
-        - updates (:obj:`int`): Of each run.
+    Train a tiny model on few problems, at first from the reward alone, and if it does not learn with demonstrations
+    before. Of ``env``, a section of a config, the task and its weights count. ``form``, see ``FewTask``, and ``reward``
+    are those of right completions; a score takes ``seconds``.
     """
     few = dict(task=dict(type='few', task=env['task'], form=form), reward_weights=env.get('reward_weights', {}))
     task = ENV_REGISTRY.get('token_env').task_of(few)

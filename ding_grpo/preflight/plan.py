@@ -38,11 +38,8 @@ class Plan(NamedTuple):
 
 
 def plan_for(success: float) -> Plan:
-    """
-    Overview:
-        The smallest group of ``SIZES`` of which ``SHARE`` have unequal rewards, if each completion is right with the
-        same probability p: 1 - p^G - (1 - p)^G. The largest one if none has.
-    """
+    """The smallest group of ``SIZES`` of which ``SHARE`` have unequal rewards, if each completion is right with the
+    same probability p: 1 - p^G - (1 - p)^G. The largest one if none has."""
     for size in SIZES:
         share = 1 - success ** size - (1 - success) ** size
         if share >= SHARE:

@@ -32,21 +32,12 @@ class Rate(NamedTuple):
 
 
 def sampled_rate(env: Dict[str, Any], model: str, reward: float) -> Rate:
-    """
-    Overview:
-        Sample completions of a pretrained model.
-    Arguments:
-        - env (:obj:`Dict[str, Any]`): The section ``env`` of a config.
-        - model (:obj:`str`): Folder or name.
-        - reward (:obj:`float`): Of a right completion.
-    """
+    """Sample completions of a pretrained model, given the section ``env`` of a config, and the reward of a right
+    completion."""
+    of_task = {key: value for key, value in env.items() if key not in OF_RUN}
     main_config = EasyDict(
         exp_name='preflight',
-        env={
-            'max_new_tokens': LENGTH,
-            **{key: value
-               for key, value in env.items() if key not in OF_RUN}
-        },
+        env=dict(dict(max_new_tokens=LENGTH), **of_task),
         policy=dict(
             model=dict(pretrained=model),
             group_size=ROWS,

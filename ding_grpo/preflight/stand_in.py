@@ -148,10 +148,7 @@ class _Finder:
 
 @contextmanager
 def in_place_of_trl() -> Iterator[None]:
-    """
-    Overview:
-        Import the stand-in as ``trl``. Models are not loaded, and parsers of arguments keep those that no class has.
-    """
+    """Import the stand-in as ``trl``. Models are not loaded, and parsers of arguments keep those that no class has."""
     kept = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split('.')[0] == 'trl'}
     parse = HfArgumentParser.parse_args_into_dataclasses
 

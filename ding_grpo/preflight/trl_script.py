@@ -18,12 +18,9 @@ STATE = SimpleNamespace(global_step=0, max_steps=1, epoch=0.0, num_train_epochs=
 
 
 class Script(NamedTuple):
-    """
-    Overview:
-        What the trainer of a script gets: ``task``, keys of a task of files, ``weights`` of its reward functions,
-        ``model``, a name or None, ``max_new_tokens``, and ``lines`` that tell it. ``scores``: whether the reward
-        functions can be examined.
-    """
+    """What the trainer of a script gets: ``task``, keys of a task of files, ``weights`` of its reward functions,
+    ``model``, a name or None, ``max_new_tokens``, and ``lines`` that tell it. ``scores``: whether the reward functions
+    can be examined."""
     task: Dict[str, Any]
     weights: Dict[str, float]
     model: Optional[str]
@@ -34,11 +31,8 @@ class Script(NamedTuple):
 
 @contextmanager
 def trl_script(path: str, arguments: Sequence[str]) -> Iterator[Script]:
-    """
-    Overview:
-        Run a script, as ``python SCRIPT ARGUMENTS`` does, until it makes its trainer. Within the context, what its
-        reward functions import of ``trl`` is the stand-in.
-    """
+    """Run a script, as ``python SCRIPT ARGUMENTS`` does, until it makes its trainer. Within the context, what its
+    reward functions import of ``trl`` is the stand-in."""
     where = f'--trl {path}'
     if not os.path.isfile(path):
         raise ConfigError(f'{where}: there is no such file.')
