@@ -26,16 +26,16 @@ class Difference(NamedTuple):
         return next((number for number, share in enumerate(self.equal_rows) if share < 0.5), None)
 
 
-def difference(first: Groups, other: Groups, begin: int, end: int, by_checkpoint: bool = True) -> Difference:
-    """Compare two branches in the updates from ``begin`` to before ``end``. ``by_checkpoint``: whether the checkpoint
-    samples the groups of ``begin``, which then count only if they differ."""
+def difference(first: Groups, other: Groups, begin: int, end: int) -> Difference:
+    """Compare two branches in the updates from ``begin`` to before ``end``. The checkpoint samples the groups of
+    ``begin``, which count only if they differ."""
     by_update: Dict[int, List[Pair]] = {update: [] for update in range(begin, end)}
     for key in sorted(set(first) & set(other)):
         a, b = first[key], other[key]
         if a.problem == b.problem and a.reward is not None and b.reward is not None:
             by_update[key[0]].append((a, b))
     unpaired = len(set(first) | set(other)) - sum(map(len, by_update.values()))
-    counting = begin + (by_checkpoint and all(a == b for a, b in by_update[begin]))
+    counting = begin + all(a == b for a, b in by_update[begin])
     rewards = [[(a.reward, b.reward) for a, b in by_update[update]] for update in range(counting, end)]
     return Difference(
         sum(map(len, rewards)),

@@ -47,9 +47,9 @@ BEHIND = 0.75
 Figures = Optional[Dict[str, Any]]
 
 
-def rate_bound(n: int) -> float:
-    """Upper bound, with 95 % confidence, of the rate of an event that none of n samples showed: the rule of three."""
-    return min(1.0, 3 / n)
+def rate_bound(h: History) -> float:
+    """Upper bound, with 95 % confidence, of the rate of an event that no row showed: the rule of three."""
+    return 3 / h.rows
 
 
 def mask(h: History, s: Setting) -> Figures:
@@ -165,10 +165,10 @@ def no_end(h: History, s: Setting) -> Figures:
         return None
     return dict(
         message=f'none of {h.rows:,} completions ended with an end-of-sequence token: with 95 % confidence fewer than '
-        f'{rate_bound(h.rows):.2%} do. Raise env.max_new_tokens, check the tokenizer\'s end-of-sequence token, or warm '
+        f'{rate_bound(h):.2%} do. Raise env.max_new_tokens, check the tokenizer\'s end-of-sequence token, or warm '
         'start on complete answers',
         samples=h.rows,
-        bound=rate_bound(h.rows),
+        bound=rate_bound(h),
     )
 
 
@@ -212,10 +212,10 @@ def no_success(h: History, s: Setting) -> Figures:
         return None
     return dict(
         message=f'no success among {h.rows:,} samples, all of which have the reward {h.high:g}: with 95 % confidence '
-        f'fewer than {rate_bound(h.rows):.2%} of samples succeed (3/N). Warm start, give partial credit, or begin with '
+        f'fewer than {rate_bound(h):.2%} of samples succeed (3/N). Warm start, give partial credit, or begin with '
         'easier problems',
         samples=h.rows,
-        bound=rate_bound(h.rows),
+        bound=rate_bound(h),
     )
 
 
@@ -248,10 +248,10 @@ def one_part(h: History, s: Setting) -> Figures:
         return None
     return dict(
         message=f'only the reward part {differ[0]!r} differs between samples, and it is learned; {_listed(same)} did '
-        f'not change among {h.rows:,} samples (with 95 % confidence in fewer than {rate_bound(h.rows):.2%} of them)',
+        f'not change among {h.rows:,} samples (with 95 % confidence in fewer than {rate_bound(h):.2%} of them)',
         parts=differ,
         samples=h.rows,
-        bound=rate_bound(h.rows),
+        bound=rate_bound(h),
     )
 
 

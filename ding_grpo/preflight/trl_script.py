@@ -95,29 +95,26 @@ def _rewards(functions: Sequence[Any], weights: Sequence[float]) -> Tuple[Dict[s
     rewards, named, left = {}, {}, []
     for function, weight in zip(functions, weights):
         name = getattr(function, '__name__', type(function).__name__).replace('<lambda>', 'reward')
-        if function is accuracy_reward:
-            found: Any = 'math_verify'
-        elif isinstance(function, Anything) or isinstance(function, type) and issubclass(function, Anything):
-            left.append(f"{name}, which is TRL's own")
+        why = _not_examined(function, name)
+        if why is not None:
+            left.append(why)
             continue
-        elif not callable(function) or hasattr(function, 'forward'):
-            left.append(
-                f'the reward model {_name(function)}' if function is not None else 'no reward function is given'
-            )
-            continue
-        elif _needs_ids(function):
-            left.append(f'{name}, which reads token ids')
-            continue
-        else:
-            found = _of_batch(function)
         name = name if name not in rewards else f'{name}_{len(rewards)}'
-        rewards[name], named[name] = found, weight
+        rewards[name] = 'math_verify' if function is accuracy_reward else _of_batch(function)
+        named[name] = weight
     return rewards, named, left
 
 
-def _needs_ids(function: Callable) -> bool:
+def _not_examined(function: Any, name: str) -> Optional[str]:
+    """Why a reward cannot be examined, if it cannot."""
+    if function is None:
+        return 'no reward function is given'
+    if isinstance(function, Anything) or isinstance(function, type) and issubclass(function, Anything):
+        return f"{name}, which is TRL's own"
+    if not callable(function) or hasattr(function, 'forward'):
+        return f'the reward model {_name(function)}'
     parameter = inspect.signature(function).parameters.get('completion_ids')
-    return parameter is not None and parameter.default is parameter.empty
+    return None if parameter is None or parameter.default is not parameter.empty else f'{name}, which reads token ids'
 
 
 def _of_batch(function: Callable) -> Callable[[List[Dict[str, Any]], List[str]], List[Any]]:

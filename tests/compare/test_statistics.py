@@ -21,13 +21,6 @@ def test_interquartile_mean_by_hand(values, mean):
     assert found.low < found.value < found.high
 
 
-def test_its_interval_by_hand():
-    """The mean of a resample of (0, 0, 3) is 0, 1, 2 or 3 with probability 8, 12, 6 and 1 of 27. The ends of the
-    interval are at 2.5 %: 0 has 30 %, and 3 has 3.7 %."""
-    found = interquartile_mean([0, 0, 3])
-    assert (found.low, found.high) == (0, 3) and interquartile_mean([5, 5, 5]) == (5, 5, 5)
-
-
 @pytest.mark.parametrize('values', [[], [1, 2], [1, 2, 3, float('inf')]])
 def test_too_few_or_never_reached(values):
     assert interquartile_mean(values) is None and probability_of_improvement([1, 2, 3], values[:2]) is None

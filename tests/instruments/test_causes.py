@@ -58,6 +58,19 @@ def cut(updates):
     return history(updates, CUT, first=dict(samples=dict(cut=0)))
 
 
+def copied(updates, mean, entropy):
+    """All groups are copies of one row now. The entropy was 2 nats at first, and the mean reward 0.4."""
+    first = dict(samples=dict(copies=0, mean=0.4), metrics=dict(entropy=2.0))
+    h = history(updates, dict(copies=4, mean=mean), metrics=dict(entropy=entropy), first=first)
+    h.recent = h.recent if updates < 5 else [*h.recent[1:], h.recent[-1]]
+    return h
+
+
+def one_token(updates, identical, entropy):
+    """Rows of groups are the same whatever their rewards, some of which are the best."""
+    return history(updates, dict(identical=identical, equal=identical, mean=0.5), metrics=dict(entropy=entropy))
+
+
 def causes_of(found, **setting):
     return [name for name, find in CAUSES.items() if find(found, Setting(**setting)) is not None]
 
@@ -71,6 +84,7 @@ CUT = dict(cut=150, rows=150)
 HALF = dict(exact=False)
 BOTH = dict(reward_weights=dict(answer=1., format=1.))
 ONE = dict(reward_weights=dict(a=1.))
+NARROW = dict(narrow='policy.collect.top_p = 1e-12')
 REPORTED = dict(return_part='solved', reward_weights=dict(solved=0., format=1., tidy=0.))
 
 
@@ -93,7 +107,16 @@ def test_a_healthy_history_has_no_cause():
           history(3, metrics=dict(cur_lr=4e-4), look=dict(moved=0.))]),
         ('step_large', {}, [history(2, look=dict(outside=0.8))],
          [history(2, look=dict(outside=0.7)), history(1, look=dict(outside=0.8))]),
-        ('copies', {}, [history(3, dict(copies=2))], [history(3, dict(copies=1)), history(2, dict(copies=2))]),
+        ('copies', {}, [history(3, dict(copies=2))],
+         [history(3, dict(copies=1)), history(2, dict(copies=2)), history(5, dict(copies=4, mean=1.0))]),
+        # a policy that always samples the same needs neither another temperature nor other seeds
+        ('copies', {}, [copied(5, 0.8, 0.001), copied(5, 0.4, 1.0)], [copied(5, 0.4, 0.001), copied(3, 0.4, 0.001)]),
+        ('entropy_gone', {}, [copied(5, 0.4, 0.001)],
+         [copied(3, 0.4, 0.001), copied(5, 0.8, 0.001), copied(5, 0.4, 1.0)]),
+        # sampling that leaves one token
+        ('copies', NARROW, [one_token(3, 4, 1e-9)],
+         [one_token(2, 4, 1e-9), one_token(3, 3, 1e-9), one_token(3, 4, 0.1)]),
+        ('copies', {}, [], [one_token(3, 4, 1e-9)]),
         ('no_part', ONE, [history(5, EQUAL)],
          [history(4, EQUAL), history(5, dict(EQUAL, rows=19)), history(5, dict(EQUAL, parts=NEVER)), history(5, PAID)]),
         ('no_success', {}, [history(5, EQUAL)],
@@ -132,49 +155,6 @@ def test_beyond_and_before_a_threshold(cause, setting, beyond, before):
     assert not any(cause in causes_of(found, **setting) for found in before)
 
 
-class TestCopies:
-
-    @pytest.mark.parametrize(
-        'updates, mean, entropy, found, told', [
-            (5, 0.4, 0.001, ['entropy_gone'], 'the entropy fell from 2 to 0.001 nats before the reward came'),
-            (3, 0.4, 0.001, [], None),
-            (5, 0.8, 0.001, ['copies'], 'the entropy fell from 2 to 0.001 nats before the best reward came'),
-            (5, 0.4, 1.0, ['copies'], 'raise policy.collect.temperature = 1, or check the seeds'),
-        ]
-    )
-    def test_copies_where_the_entropy_had_fallen(self, updates, mean, entropy, found, told):
-        """A policy that always samples the same needs neither another temperature nor other seeds."""
-        h = history(
-            updates,
-            dict(copies=4, mean=mean),
-            metrics=dict(entropy=entropy),
-            first=dict(samples=dict(copies=0, mean=0.4), metrics=dict(entropy=2.0))
-        )
-        h.recent = h.recent if updates < 5 else [*h.recent[1:], h.recent[-1]]
-        assert causes_of(h) == found
-        assert all(told in CAUSES[name](h, Setting())['message'] for name in found)
-
-    def test_copies_of_the_best_reward(self):
-        assert causes_of(history(5, dict(copies=4, mean=1.0))) == []
-
-    @pytest.mark.parametrize(
-        'narrow, updates, identical, entropy, found', [
-            ('policy.collect.top_p = 1e-12', 3, 4, 1e-9, ['copies']),
-            ('policy.collect.top_p = 1e-12', 2, 4, 1e-9, []),
-            ('policy.collect.top_p = 1e-12', 3, 3, 1e-9, []),
-            ('policy.collect.temperature = 0.7', 3, 4, 0.1, []),
-            ('', 3, 4, 1e-9, []),
-        ]
-    )
-    def test_sampling_that_leaves_one_token_is_named_whatever_the_rewards(
-        self, narrow, updates, identical, entropy, found
-    ):
-        """Temperature 1e-6 or top_p 1e-12: some groups have the best reward, all of their rows."""
-        h = history(updates, dict(identical=identical, equal=identical, mean=0.5), metrics=dict(entropy=entropy))
-        assert causes_of(h, narrow=narrow) == found
-        assert all(f'change {narrow},' in CAUSES[name](h, Setting(narrow=narrow))['message'] for name in found)
-
-
 @pytest.mark.parametrize(
     'find, found, setting, said', [
         (causes.cut, history(20, CUT), dict(turns=3), 'env.max_turns'),
@@ -184,6 +164,10 @@ class TestCopies:
         (causes.apart, history(look=dict(surprise=25.)), {}, 'less probable .* a higher temperature'),
         (causes.apart, history(look=dict(surprise=-25.)), {}, 'more probable .* a lower temperature'),
         (causes.one_part, history(1), REPORTED, "'solved'"),
+        (causes.entropy_gone, copied(5, 0.4, 0.001), {}, 'fell from 2 to 0.001 nats before the reward came'),
+        (causes.copies, copied(5, 0.8, 0.001), {}, 'fell from 2 to 0.001 nats before the best reward came'),
+        (causes.copies, copied(5, 0.4, 1.0), {}, 'raise policy.collect.temperature = 1, or check the seeds'),
+        (causes.copies, one_token(3, 4, 1e-9), NARROW, 'change policy.collect.top_p = 1e-12,'),
     ]
 )
 def test_a_message_says_what_to_change(find, found, setting, said):
