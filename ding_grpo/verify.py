@@ -14,7 +14,7 @@ from .bisect.find import altered
 from .bisect.stages import EXACT, differences, first
 from .report.command import check_folder
 from .run.checkpoint import number_of, numbered
-from .sharing.portable import check_code
+from .sharing.portable import open_run
 
 
 @click.command()
@@ -44,7 +44,7 @@ def verify(run: str, updates: Optional[List[int]] = None, tolerance: float = 0.,
     """Print what ``main`` says, and return how many of the updates are not what the run says."""
     check_folder(run)
     chain = read_chain(run)
-    check_code(run, trust)
+    open_run(run, trust)
     asked = _default(chain) if updates is None else updates
     missing = [update for update in asked if update not in chain.updates]
     if missing:

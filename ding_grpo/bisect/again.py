@@ -7,11 +7,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, Dict, Iterator, Optional
 
 import torch
-from ding.utils import import_module
 
 from ding_common import read_total_config
 from ding_common.config.settings import set_key
-from ding_grpo.data.capability import check_grpo
 from ding_grpo.engine.recorded import from_record
 from ding_grpo.entry.pipeline import running
 from ding_grpo.run.checkpoint import number_of, numbered
@@ -53,9 +51,6 @@ def again(
     """The chain of updates, up to number ``last``, that are made again by the config of a run: from a checkpoint, also
     of another run, or from the start if it is None; with this number of threads (None: as many as now), and with other
     values of keys of the config."""
-    total = read_total_config(run)
-    import_module(total['policy'].get('import_names', []))
-    check_grpo(run, total['policy']['type'])
     saved = config_of(run)
     main_config, create_config = copy.deepcopy((saved.main_config, saved.create_config))
     settings = dict(settings or {})
@@ -68,7 +63,7 @@ def again(
             set_key(main_config, create_config, key, value)
         from_record(main_config.policy, run)
         configs = main_config, create_config
-        with running(configs, seed, None, None, Limits(), replays=replays(total)) as parts:
+        with running(configs, seed, None, None, Limits(), replays=replays(read_total_config(run))) as parts:
             Saver(parts).begin(catches=False)  # nothing is saved: Ctrl-C ends this at once
             if start is None:
                 parts.fill_buffer()

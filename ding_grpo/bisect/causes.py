@@ -5,7 +5,7 @@ from ding_common import ConfigError, describe, read_total_config
 from ding_common.config.total_config import leaves
 from ding_common.processes.random_state import random_state_kept
 from ding_grpo.run.checkpoint import number_of
-from ding_grpo.sharing.portable import check_code
+from ding_grpo.sharing.portable import open_run
 
 from .again import again, start_of
 from .chain import Chain, other_machine, other_settings, pairs
@@ -20,7 +20,7 @@ def causes(a: Chain, b: Chain, update: int, stage: str, trust: bool) -> Iterator
     """Lines that say what the update does again, here and now; ``stage`` is where it parts."""
     try:
         for chain in (a, b):
-            check_code(chain.run, trust)
+            open_run(chain.run, trust)
         with random_state_kept():
             yield from _Causes(a, b, update, stage).lines()
     except ConfigError as error:

@@ -1,20 +1,23 @@
 """The command line of branches."""
 import gc
 import os
-from typing import Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import click
-from ding.utils import import_module
 
-from ding_common import ConfigError, echo, read_json_lines, read_total_config
+from ding_common import CheckpointError, ConfigError, echo, read_json_lines
+from ding_common.content import check_content, taking
+from ding_grpo.check import built
 from ding_grpo.compare.table import markdown, write_csv
-from ding_grpo.data.capability import check_grpo
+from ding_grpo.entry.pipeline import checked, running
+from ding_grpo.loop import run as run_loop
 from ding_grpo.report.command import check_folder
-from ding_grpo.run.checkpoint import numbered, number_of, read_checkpoint
-from ding_grpo.sharing.portable import check_code, config_of, replays
+from ding_grpo.run.checkpoint import number_of, numbered, read_checkpoint
+from ding_grpo.run.parts import Limits
+from ding_grpo.sharing.config_file import Saved
+from ding_grpo.sharing.portable import config_of, open_run, replays
 
-from .go_on import go_on, try_out
-from .group_record import read_groups
+from .group_record import RecordingParts, read_groups
 from .paired import Difference, difference, line
 from .picture import draw
 from .plan import Branch, Start, branches_of, listed, start_of
@@ -45,11 +48,7 @@ def main(
     compare the rewards. Finished branches are not run again."""
     run = os.path.expanduser(run)
     check_folder(run)
-    total, start = read_total_config(run), start_of(run, at, updates)
-    check_code(run, trust)
-    for section in ('policy', 'env'):
-        import_module(total[section].get('import_names', []))
-    check_grpo(run, total['policy']['type'])
+    start, total = start_of(run, at, updates), open_run(run, trust)
     out = os.path.expanduser(out) if out else os.path.join(run, 'branches', str(start.update))
     out = os.path.relpath(out)  # DI-engine requires a relative path for a run's folder
     branches = branches_of(settings, out, own)
@@ -77,15 +76,15 @@ def run_all(run: str, branches: List[Branch], start: Start, buffered: bool) -> D
                 f'{start.checkpoint}: contains weights alone, and not the whole state of its run; a branch needs both.'
             )
         for branch in waiting:
-            try_out(branch, branch.configs(saved, start), saved.seed, state)
+            try_out(branch, saved, start, state)
             gc.collect()  # its model, before the next one is made
         del state
     for branch in branches:
         branch.begin(saved, start)
-    for number, branch in enumerate(waiting):
+    for branch in waiting:
         echo(f'branch {branches.index(branch) + 1} of {len(branches)}: {branch.name}')
         try:
-            go_on(branch.configs(saved, start), saved.seed, buffered, start.end)
+            go_on(branch, saved, start, buffered)
         except SystemExit:
             echo(f'stopped; the same command goes on with {branch.name}')
             raise
@@ -95,6 +94,28 @@ def run_all(run: str, branches: List[Branch], start: Start, buffered: bool) -> D
             failed[branch.name] = error.message
         gc.collect()
     return failed
+
+
+def try_out(branch: Branch, saved: Saved, start: Start, state: Dict[str, Any]) -> None:
+    """Build the parts of a branch and load the checkpoint, so that a wrong setting ends the command before the first
+    branch begins. Raises ``ConfigError``."""
+    with built(*checked(branch.configs(saved, start)), saved.seed) as (policy, collector):
+        try:
+            with taking('the checkpoint'):
+                policy.learn_mode.load_state_dict(state)
+                check_content(state['run'], dict(collector=collector.state_dict(waits=False)), 'the checkpoint')
+        except (CheckpointError, ConfigError) as error:
+            raise ConfigError(
+                f"{' '.join(branch.settings)}: cannot be changed in a branch, which goes on with weights, optimizer "
+                f'and counters of its checkpoint: {error.message}'
+            ) from error
+
+
+def go_on(branch: Branch, saved: Saved, start: Start, buffered: bool) -> None:
+    """Run a branch until the end, from its own newest checkpoint if it has one."""
+    configs, end = branch.configs(saved, start), Limits(updates=start.end)
+    with running(configs, saved.seed, None, None, end, replays=buffered) as parts:
+        run_loop(RecordingParts(**vars(parts)))
 
 
 def write(branches: List[Branch], start: Start, out: str) -> str:

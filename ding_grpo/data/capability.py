@@ -2,8 +2,6 @@ from typing import Any, Optional
 
 from ding.utils import POLICY_REGISTRY
 
-from ding_common import ConfigError
-
 
 def group_policy(mode: Any) -> Optional[Any]:
     """The policy behind one of its modes, if it learns from whole groups, else None. DI-engine hands on modes only,
@@ -17,13 +15,6 @@ def group_policy(mode: Any) -> Optional[Any]:
 def is_grpo(kind: Any) -> bool:
     """Whether a registered policy, or its class with DI-engine's commands, is grpo or derives from it."""
     return kind in POLICY_REGISTRY and getattr(POLICY_REGISTRY.get(kind), 'learns_from_groups', False)
-
-
-def check_grpo(run: str, kind: Any) -> None:
-    """Raise ``ConfigError`` unless the policy of a run's folder is one of grpo."""
-    if not is_grpo(kind):
-        name = str(kind).removesuffix('_command')  # DI-engine's own ending
-        raise ConfigError(f'RUN = {run!r}: is a run of policy.type = {name!r}, must be one of grpo.')
 
 
 def collects_as_written(mode: Any) -> bool:

@@ -4,10 +4,10 @@ from typing import Optional, Tuple
 
 import click
 
-from ding_common import ConfigError, echo, read_total_config
+from ding_common import ConfigError, echo
 from ding_grpo.engine.recorded import from_record
 from ding_grpo.run.checkpoint import read_checkpoint
-from ding_grpo.sharing.portable import check_code
+from ding_grpo.sharing.portable import open_run
 
 from .changes import Changes, Fork
 from .feeding import recorded
@@ -45,8 +45,7 @@ def main(
         )
     checkpoint = os.path.expanduser(checkpoint)
     run = run or os.path.dirname(os.path.dirname(os.path.abspath(checkpoint)))
-    cfg = read_total_config(run)
-    check_code(run, trust)
+    cfg = open_run(run, trust)
     from_record(cfg['policy'], run)
     state = read_checkpoint(checkpoint)
     records = recorded(run, state.get('last_iter'))

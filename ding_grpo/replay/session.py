@@ -4,7 +4,6 @@ import os
 from tempfile import TemporaryDirectory
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
-from ding.utils import import_module
 from easydict import EasyDict
 from torch import Tensor
 
@@ -12,7 +11,6 @@ from ding_common import ConfigError
 from ding_common.content import check_content, taking
 from ding_common.processes.random_state import set_random_state
 from ding_grpo.check import collecting
-from ding_grpo.data.capability import is_grpo
 from ding_grpo.rollout import TreePlan
 
 from .changes import ChangedPolicy, Changes, Force, Fork
@@ -107,9 +105,6 @@ def _valid(records: Records, cfg: EasyDict, group: int, changes: Changes, tree: 
 
 def _run_config(cfg: Dict[str, Any], changes: Changes) -> EasyDict:
     """The config of a run with changes, for groups of one process that no server samples."""
-    import_module(cfg['policy'].get('import_names', []))
-    if not is_grpo(cfg['policy'].get('type')):
-        raise ConfigError(f"policy.type = {cfg['policy'].get('type')!r}: only groups of grpo can be replayed.")
     cfg = copy.deepcopy(cfg)
     changes.apply(cfg)
     if changes.settings:

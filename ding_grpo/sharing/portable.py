@@ -4,9 +4,11 @@ import re
 import shutil
 from typing import Any, Dict, NamedTuple
 
+from ding.utils import import_module
 from easydict import EasyDict
 
 from ding_common import ConfigError, check_links, code_of, read_total_config
+from ding_grpo.data.capability import is_grpo
 from ding_grpo.report.config_diff import defaults_of
 
 from .config_file import NAME, REWARDS, Saved, config_text, read_config
@@ -67,10 +69,12 @@ def config_of(run: str) -> Saved:
     return Saved(EasyDict(main), EasyDict(create), cfg['seed'])
 
 
-def check_code(run: str, trust: bool) -> None:
-    """Raise ``ConfigError`` if a config in the folder of a run names code, unless it is trusted: the complete one, or
-    the one that ``config_of`` prefers."""
-    found = code_of(read_total_config(run))
+def open_run(run: str, trust: bool) -> Dict[str, Any]:
+    """The complete config of a run of grpo, whose modules are imported. Raises ``ConfigError`` if the run is one of
+    another policy, or if a config in its folder names code that is not trusted: the complete one, or the one that
+    ``config_of`` prefers."""
+    total = read_total_config(run)
+    found = code_of(total)
     if os.path.exists(os.path.join(run, NAME)):
         saved = read_config(run)
         found += code_of(saved.main_config) + code_of(dict(create_config=saved.create_config))
@@ -79,6 +83,13 @@ def check_code(run: str, trust: bool) -> None:
             f"RUN = {run!r}: its config would import or run {'; '.join(dict.fromkeys(found)):.600}. If you trust this "
             'code, add --trust.'
         )
+    for section in (total['policy'], total['env']):
+        import_module(section.get('import_names', []))
+    kind = total['policy'].get('type')
+    if not is_grpo(kind):
+        name = str(kind).removesuffix('_command')  # DI-engine's own ending
+        raise ConfigError(f'RUN = {run!r}: is a run of policy.type = {name!r}, must be one of grpo.')
+    return total
 
 
 def _differing(value: Any, default: Any) -> Any:

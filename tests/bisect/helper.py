@@ -2,6 +2,8 @@
 import json
 import os
 import shutil
+from functools import reduce
+from operator import getitem
 
 import torch
 from click.testing import CliRunner
@@ -75,12 +77,20 @@ def rewrite(run, found, copied=None):
         f.writelines(json.dumps(line) + '\n' for line in found)
 
 
-def flip(path, tensor):
-    """Change the last bit of one number of a checkpoint, whose checksums are right again."""
+def flip(path, *place):
+    """Change the last bit of one number of a tensor of a checkpoint, whose checksums are right again."""
     state = torch.load(path, weights_only=True)
-    x = state['model'][tensor].view(torch.int32).flatten()
-    x[3] ^= 1
+    reduce(getitem, place, state).view(torch.int32).flatten()[3] ^= 1
     torch.save(state, path)
+
+
+def replaced(path, text, by):
+    """Replace a text of a file."""
+    with open(path, encoding='utf-8') as f:
+        before = f.read()
+    assert text in before
+    with open(path, 'w', encoding='utf-8') as f:
+        f.write(before.replace(text, by))
 
 
 def stopped_after(run, copy, update):

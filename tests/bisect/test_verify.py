@@ -1,18 +1,15 @@
 """Updates that are made again from checkpoints are what the run says they were, or the program says from where not."""
-import copy
 import os
 import shutil
 
 import pytest
-import torch
 
-from ding_grpo.bisect.chain import read_chain
-from ding_grpo.bisect.find import parting
 from ding_grpo.branch.command import main as branch
+from ding_grpo.replay.command import main as replay
 from ding_grpo.sharing.config_file import config_text
 from ding_grpo.sharing.portable import config_of
 
-from .helper import asked, bisect, configs, flip, lines, rewrite, train, verify
+from .helper import asked, bisect, configs, flip, lines, replaced, rewrite, train, verify
 
 pytestmark = pytest.mark.envtest
 
@@ -62,11 +59,9 @@ def test_other_runs(own_folder, name, changes):
 
 def test_a_false_reward_in_the_chain(run, own_folder):
     """A run that claims another reward of one row than it had."""
-    shutil.copytree(run, 'b')
-    found = lines('b')
-    other = copy.deepcopy(found[2]['scored'])
-    found[1]['scored'] = other
-    rewrite('b', found)
+    found = lines(run)
+    found[1]['scored'] = found[2]['scored']
+    rewrite('b', found, copied=run)
     status, out = asked(verify, 'b', '--updates', 0)
     assert status == 1 and out.startswith(
         'update 0, from the start: differs from the run (run / again), first in scored: group 0'
@@ -74,22 +69,14 @@ def test_a_false_reward_in_the_chain(run, own_folder):
     assert out.endswith('0 of 1 updates are what the run says they were\n')
 
 
-def test_a_flipped_bit_in_the_checkpoint(run, own_folder):
+@pytest.mark.parametrize('place', [('model', 'lm.model.norm.weight'), ('optimizer', 'state', 0, 'exp_avg')])
+def test_a_flipped_bit_in_the_checkpoint(run, own_folder, place):
+    """Also of the optimizer: weights before the update are equal, and the checkpoint's own hashes find it."""
     shutil.copytree(run, 'b')
-    flip('b/ckpt/iteration_2.pth.tar', 'lm.model.norm.weight')
+    flip('b/ckpt/iteration_2.pth.tar', *place)
     status, out = asked(verify, 'b', '--updates', '2')
-    assert status == 1 and 'model lm.model.norm.weight is not as the run has saved it\n' in out
-
-
-def test_a_flipped_bit_of_the_optimizer(run, own_folder):
-    """Weights before the update are equal; the checkpoint's own hashes find it."""
-    shutil.copytree(run, 'b')
-    path = 'b/ckpt/iteration_2.pth.tar'
-    state = torch.load(path, weights_only=True)
-    state['optimizer']['state'][0]['exp_avg'].view(torch.int32).flatten()[1] ^= 1
-    torch.save(state, path)
-    status, out = asked(verify, 'b', '--updates', '2')
-    assert status == 1 and 'optimizer 0 exp_avg is not as the run has saved it\n' in out
+    name = ' '.join(str(key) for key in place if key != 'state')
+    assert status == 1 and f'{name} is not as the run has saved it\n' in out
 
 
 def test_errors_exit_with_2(run, own_folder):
@@ -115,21 +102,18 @@ def test_short_lines(own_folder):
 def test_a_run_of_ppo(run, own_folder):
     shutil.copytree(run, 'ppo')
     os.remove('ppo/log/learner/digests.jsonl')
-    config = own_folder / 'ppo' / 'total_config.py'
-    config.write_text(config.read_text(encoding='utf-8').replace("'type': 'grpo'", "'type': 'ppo'"), encoding='utf-8')
+    replaced('ppo/total_config.py', "'type': 'grpo'", "'type': 'ppo'")
     digests = "contains no log/learner/digests.jsonl. Runs of grpo write this file, unless policy.instruments." \
               "digests=False; this one has policy.type = 'ppo'."
     assert asked(verify, 'ppo') == asked(bisect, 'ppo', run) == (2, f"Error: RUN = 'ppo': {digests}\n")
     told = (1, "Error: RUN = 'ppo': is a run of policy.type = 'ppo', must be one of grpo.\n")
     assert asked(branch, 'ppo', 'policy.learn.learning_rate=1') == told
+    assert asked(replay, 'ppo/ckpt/iteration_2.pth.tar')[1].endswith("'ppo', must be one of grpo.\n")
 
 
 def test_code_that_a_config_names_runs_only_if_it_is_trusted(run, own_folder):
     shutil.copytree(run, 'b')
-    with open('b/total_config.py', encoding='utf-8') as f:
-        text = f.read()
-    with open('b/total_config.py', 'w', encoding='utf-8') as f:
-        f.write(text.replace("'import_names': ['ding_grpo']", "'import_names': ['ding_grpo', 'nobody']"))
+    replaced('b/total_config.py', "'import_names': ['ding_grpo']", "'import_names': ['ding_grpo', 'nobody']")
     status, out = asked(verify, 'b')
     assert status == 2 and 'nobody' in out and 'add --trust' in out
 
@@ -148,11 +132,3 @@ def test_code_that_only_the_short_config_names_runs_only_if_it_is_trusted(run, o
     status, out = asked(command, 'b', *words)
     assert status > 0 and "create_config.policy.import_names = 'nobody'" in out and 'add --trust' in out
     assert not (own_folder / 'ran').exists()
-
-
-def test_more_bits_in_the_chain_than_in_rounding(run, own_folder):
-    """Equal chains part nowhere, and the number of updates counts those of both."""
-    shutil.copytree(run, 'b')
-    rewrite('b', lines('b')[:3])
-    found = parting(read_chain(run), read_chain('b'), 0.)
-    assert found.update is None and found.same == 2

@@ -1,11 +1,13 @@
 """Finished runs of tests of replays: those of shipped configs, and of two agents."""
 import os
 
+from click.testing import CliRunner
 from ding.entry import serial_pipeline_onpolicy
 from easydict import EasyDict
 
 from ding_common import read_json_lines, read_total_config
 from ding_grpo.replay.changes import Changes, Fork
+from ding_grpo.replay.command import main
 from ding_grpo.replay.fork import forked
 from ding_grpo.replay.session import replay
 from ding_grpo.run.checkpoint import read_checkpoint
@@ -46,6 +48,13 @@ def agents(name, policy):
     main, create = small('think_answer_grpo', policy=policy)
     main.env.update(task=task, tokenizer=words, record_requests=name == 'recorded', **limits)
     return main, create
+
+
+def shown(*words, code=0):
+    """What the command prints."""
+    found = CliRunner().invoke(main, list(map(str, words)))
+    assert found.exit_code == code, found.output
+    return found.output
 
 
 class Run:

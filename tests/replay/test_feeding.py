@@ -2,15 +2,13 @@
 import json
 
 import pytest
-from click.testing import CliRunner
 
 from ding_common import TaskError
 from ding_grpo.replay.changes import Force
-from ding_grpo.replay.command import main
 from ding_grpo.replay.feeding import recorded
 
 from tests.replay import helper
-from tests.replay.helper import Run
+from tests.replay.helper import Run, shown
 
 
 @pytest.fixture(scope='module')
@@ -73,8 +71,7 @@ def test_of_an_update_that_a_resumed_run_repeated_the_last_record_counts(run, tm
 
 
 def test_the_command_tells_that_requests_are_recorded_ones(run, ran):
-    arguments = ['recorded/ckpt/iteration_2.pth.tar', '--group', '1', '--trust']
-    said = CliRunner().invoke(main, arguments, catch_exceptions=False).output
+    said = shown('recorded/ckpt/iteration_2.pth.tar', '--group', 1, '--trust')
     assert 'Requests of 16 rows are those that the run recorded.' in said and ran == []
     assert 'otherwise than the run' not in said and 'update 2, group 1 of 4' in said
 

@@ -1,13 +1,11 @@
 """A row of a group that is continued in several ways."""
 import pytest
-from click.testing import CliRunner
 
 from ding_common import ConfigError
 from ding_grpo.replay.changes import Force, Fork
-from ding_grpo.replay.command import main
 from ding_grpo.replay.fork import forked
 
-from .helper import EXTRA, Run
+from .helper import EXTRA, Run, shown
 
 pytestmark = pytest.mark.envtest
 
@@ -92,19 +90,18 @@ def test_the_command_shows_a_fork(runs):
     record, row, place = fork_of(runs['guess_grpo'])
     arguments = ['guess_grpo/ckpt/iteration_1.pth.tar', '--group', str(record['group'])]
     fork = ['--fork', f"{row['row']}:{place}"]
-    found = CliRunner().invoke(main, [*arguments, *fork], catch_exceptions=False)
-    assert found.exit_code == 0
-    assert f"row {row['row']} until token {place}: {''.join(row['text'][:place])}\n" in found.output
-    line = next(line for line in found.output.splitlines() if 'as recorded' in line)
+    out = shown(*arguments, *fork)
+    assert f"row {row['row']} until token {place}: {''.join(row['text'][:place])}\n" in out
+    line = next(line for line in out.splitlines() if 'as recorded' in line)
     logp = sum(x for x, own in zip(row['logp_old'][place:], row['own'][place:]) if own)
     assert line.startswith(f"{row['row']}, as recorded") and f'{logp:.3f}' in line
     rewards = [w['reward'] for w in runs['guess_grpo'].fork(1, record['group'], row['row'], place).rows]
     means = [sum(x) / len(x) for x in (rewards, [w['reward'] for w in record['rows']])]
     told = 'mean reward: {:.4g} with this beginning, {:.4g} in the group as recorded\n'.format(*means)
-    assert found.output.endswith(told)
+    assert out.endswith(told)
     for other in (['--reward', '0=1'], ['--force', '0:0=1'], ['--set', 'seed=1'], ['--row', '1'], ['--alone']):
-        refused = CliRunner().invoke(main, [*arguments, *fork, *other])
-        assert refused.exit_code == 1 and 'not available with --set, --force, --reward, --row' in refused.output
+        refused = shown(*arguments, *fork, *other, code=1)
+        assert 'not available with --set, --force, --reward, --row' in refused
 
 
 def test_a_fork_of_a_run_that_drops_rows():

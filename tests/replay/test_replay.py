@@ -5,16 +5,14 @@ import os
 import random
 
 import pytest
-from click.testing import CliRunner
 from ding.entry import serial_pipeline
 
 from ding_common import ConfigError, read_json_lines
 from ding_grpo.replay.changes import Changes, Force
-from ding_grpo.replay.command import main
 from ding_grpo.replay.session import replay
 
 from . import helper
-from .helper import CONFIGS, EXTRA, GROUPS, UPDATES, Run
+from .helper import CONFIGS, EXTRA, GROUPS, UPDATES, Run, shown
 
 pytestmark = pytest.mark.envtest
 
@@ -65,8 +63,7 @@ def test_a_group_of_a_run_with_a_replay_buffer(runs, tmp_path, own_folder):
             assert new['logp'] == pytest.approx(old['logp'], abs=1e-6)
     line = 'The run has a replay buffer: the group is the one that it sampled, but its update learned from groups of'
     for folder, has in ((run.folder, True), (runs['think_answer_grpo'].folder, False)):
-        shown = CliRunner().invoke(main, [str(folder / 'ckpt' / 'iteration_2.pth.tar')], catch_exceptions=False)
-        assert shown.exit_code == 0 and shown.output.startswith(line) == has
+        assert shown(folder / 'ckpt' / 'iteration_2.pth.tar').startswith(line) == has
 
 
 @pytest.mark.parametrize('name', ['guess_grpo', 'cartpole_grpo'])
@@ -198,13 +195,11 @@ def test_changes_of_a_group_whose_episodes_have_several_texts(runs):
 def test_an_agent_that_gives_other_rewards_than_in_its_run_is_told(runs, monkeypatch):
     arguments = ['agents/ckpt/iteration_2.pth.tar', '--group', '1', '--trust']
     told = 'The replay samples otherwise than the run: reward_mean ='
-    same = CliRunner().invoke(main, arguments, catch_exceptions=False).output
+    same = shown(*arguments)
     monkeypatch.setenv('SHIFT', '0.5')
-    other = CliRunner().invoke(main, arguments, catch_exceptions=False).output
-    alone = CliRunner().invoke(main, [*arguments, '--alone'], catch_exceptions=False).output
+    other, alone = shown(*arguments), shown(*arguments, '--alone')
     assert told in other and told not in same + alone and 'update 2, group 1 of 4' in same
-    untrusted = CliRunner().invoke(main, arguments[:-1])
-    assert untrusted.exit_code == 1 and f"env.task.run = '{helper.__name__}:guesses'" in untrusted.output
+    assert f"env.task.run = '{helper.__name__}:guesses'" in shown(*arguments[:-1], code=1)
 
 
 DROPPED = 'policy.collect.extra_rows = 2: --force and --reward are not available'
@@ -214,15 +209,11 @@ DROPPED = 'policy.collect.extra_rows = 2: --force and --reward are not available
     'policy, changes, message', [
         (EXTRA, Changes(rewards={0: 1.}), DROPPED),
         (EXTRA, Changes(forces=[Force(0, 1, 5)]), DROPPED),
-        (
-            dict(GROUPS,
-                 type='ppo_command'), Changes(), "policy.type = 'ppo_command': only groups of grpo can be replayed"
-        ),
         (GROUPS, Changes(), 'does not contain the whole state of its run'),
     ]
 )
 def test_runs_that_cannot_be_replayed(policy, changes, message):
-    """Longest rows are dropped, other policies have no groups, the checkpoint is empty."""
+    """Longest rows are dropped, the checkpoint is empty."""
     with pytest.raises(ConfigError, match=message):
         replay(dict(policy=policy), {}, 0, changes, False)
 
@@ -231,12 +222,10 @@ def test_runs_that_cannot_be_replayed(policy, changes, message):
 def test_the_command_shows_rows_and_steps(runs, name):
     run = runs[name]
     row = run.recorded(2, 1)['rows'][3]
-    arguments = [f'{name}/ckpt/iteration_2.pth.tar', '--group', '1', '--row', '3', '--reward', '3=7']
-    found = CliRunner().invoke(main, arguments, catch_exceptions=False)
-    assert found.exit_code == 0 and 'update 2, group 1 of 4' in found.output
-    line = found.output.split('row 3\n')[1].splitlines()[2]
+    out = shown(f'{name}/ckpt/iteration_2.pth.tar', '--group', 1, '--row', 3, '--reward', '3=7')
+    line = out.split('row 3\n')[1].splitlines()[2]
     assert f"{math.exp(row['logp'][0]):.4f} -> {math.exp(row['logp_new'][0]):.4f}" in line
-    assert found.output.count('the same') >= 4 and '\n3      7' in found.output
+    assert 'update 2, group 1 of 4' in out and out.count('the same') >= 4 and '\n3      7' in out
 
 
 @pytest.mark.parametrize(
@@ -248,5 +237,4 @@ def test_the_command_shows_rows_and_steps(runs, name):
     ]
 )  # yapf: disable
 def test_options_of_another_form(option, text, form):
-    found = CliRunner().invoke(main, ['checkpoint', option, text])
-    assert found.exit_code == 1 and f'{option} {text}: must have the form {form}' in found.output
+    assert f'{option} {text}: must have the form {form}' in shown('checkpoint', option, text, code=1)
