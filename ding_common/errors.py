@@ -157,3 +157,13 @@ class CheckpointError(_OneLine, RuntimeError):
 
 class PeerError(_OneLine, RuntimeError):
     """A process cannot continue because another one has exited, does not respond, or performs different operations."""
+
+
+@contextmanager
+def errors_exit_with(code: int) -> Iterator[None]:
+    """Errors end a command with this exit code, as code 1 has another meaning there."""
+    try:
+        yield
+    except click.ClickException as error:
+        error.exit_code = code
+        raise

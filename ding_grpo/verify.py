@@ -6,6 +6,7 @@ from typing import Iterator, List, Optional
 import click
 
 from ding_common import echo
+from ding_common.errors import errors_exit_with
 from ding_grpo.compare.command import Values
 
 from .bisect.again import again, start_of
@@ -29,19 +30,10 @@ from .sharing.portable import open_run
     '--tolerance', default=0., show_default=True, type=click.FloatRange(0), help='Relative difference that passes.'
 )
 @click.option('--trust', is_flag=True, help="Import and run what the run's config names.")
+@errors_exit_with(2)
 def main(run: str, updates: Optional[List[int]], tolerance: float, trust: bool) -> None:
     """Make updates of RUN again, from its checkpoints, and compare them with its digests. The exit status is 0 if they
     are what the run says, 1 if not, 2 after an error."""
-    try:
-        wrong = verify(run, updates, tolerance, trust)
-    except click.ClickException as error:
-        error.exit_code = 2
-        raise
-    raise SystemExit(int(wrong > 0))
-
-
-def verify(run: str, updates: Optional[List[int]] = None, tolerance: float = 0., trust: bool = False) -> int:
-    """Print what ``main`` says, and return how many of the updates are not what the run says."""
     check_folder(run)
     chain = read_chain(run)
     open_run(run, trust)
@@ -53,9 +45,8 @@ def verify(run: str, updates: Optional[List[int]] = None, tolerance: float = 0.,
         )
     by_start = groupby(sorted(set(asked)), key=lambda update: start_of(run, update))
     results = [right for start, updates in by_start for right in _verified(chain, start, [*updates], tolerance)]
-    right = sum(results)
-    echo(f'{right} of {len(results)} updates are what the run says they were')
-    return len(results) - right
+    echo(f'{sum(results)} of {len(results)} updates are what the run says they were')
+    raise SystemExit(int(not all(results)))
 
 
 def _default(chain: Chain) -> List[int]:

@@ -4,6 +4,7 @@ from typing import Iterator
 import click
 
 from ding_common import counted, echo
+from ding_common.errors import errors_exit_with
 from ding_grpo.report.command import check_folder
 
 from .causes import causes
@@ -22,22 +23,19 @@ ROUNDING = 1e-4  # relative; a first difference below is as small as rounding ma
 )
 @click.option('--again/--no-again', default=True, help='Whether to make the update again where the runs part.')
 @click.option('--trust', is_flag=True, help='Import and run what the configs name, to make the update again.')
+@errors_exit_with(2)
 def main(run_a: str, run_b: str, tolerance: float, again: bool, trust: bool) -> None:
     """Find the first update, stage, group, row, step or tensor in which two runs differ. The exit status is 1 if they
     differ beyond the tolerance, and 2 after an error."""
-    try:
-        for folder in (run_a, run_b):
-            check_folder(folder)
-        a, b = read_chain(run_a), read_chain(run_b)
-        found = parting(a, b, tolerance)
-        for line in [*settings_text(a, b), *parting_text(found, tolerance)]:
+    for folder in (run_a, run_b):
+        check_folder(folder)
+    a, b = read_chain(run_a), read_chain(run_b)
+    found = parting(a, b, tolerance)
+    for line in [*settings_text(a, b), *parting_text(found, tolerance)]:
+        echo(line)
+    if found.difference is not None and found.difference.stage not in ('checkpoint', 'start') and again:
+        for line in causes(a, b, found.update, found.difference.stage, trust):
             echo(line)
-        if found.difference is not None and found.difference.stage not in ('checkpoint', 'start') and again:
-            for line in causes(a, b, found.update, found.difference.stage, trust):
-                echo(line)
-    except click.ClickException as error:
-        error.exit_code = 2
-        raise
     raise SystemExit(int(found.difference is not None))
 
 

@@ -10,6 +10,7 @@ import click
 from easydict import EasyDict
 
 from ding_common import ConfigError, ConfigFile, read_config_file
+from ding_common.errors import errors_exit_with
 from ding_common.hub.pretrained import Pretrained
 
 from .examination import Part, examined
@@ -21,7 +22,6 @@ from .trl_script import Script, trl_script
 
 PAGE = 'preflight.html'
 Settings = Tuple[str, ...]
-ERROR = 2  # exit code of an error, which is no finding
 
 
 @click.command()
@@ -47,6 +47,7 @@ ERROR = 2  # exit code of an error, which is no finding
 @click.option('--sample', is_flag=True, help='Plan with the success rate of completions that --model samples.')
 @click.option('--out', default=PAGE, show_default=True, help='Page to write.')
 @click.argument('settings', nargs=-1, metavar='[KEY=VALUE]...')
+@errors_exit_with(2)
 def main(
         config: Optional[str], data: Optional[str], script: Optional[str], eval_data: Optional[str],
         reward: Optional[str], answer: Optional[str], model: Optional[str], trial: bool, success: Optional[float],
@@ -63,33 +64,30 @@ def main(
     given = [name for name, value in names.items() if value and data is None]
     if given:
         raise click.UsageError(f"--{given[0].replace('_', '-')} belongs to --data.")
-    try:
-        with _staying(), nullcontext() if script is None else trl_script(script, settings) as made:
-            if config is not None:
-                configs, tokens = read_config_file(config, settings), True
-            elif script is None:
-                if settings:
-                    raise click.UsageError('KEY=VALUE belongs to --config.')
-                configs, tokens = of_data(data, eval_data, reward, answer, model), model is not None
-            else:
-                configs, tokens = of_script(made, answer, model)
-            found = [] if made is None else shown([Part('script', made.lines, [])])
-            found += shown(examined(*configs, tokens, made is None or made.scores))
-            paid = next((part for part in found if part.form is not None), None)
-            if trial and paid is not None:
-                found += shown([of_learning(configs[0].env, paid.form, paid.reward, paid.seconds)])
-            env, model = configs[0].env, model or _model_of(configs[0], made)
-            if sample:
-                success = _sampled(env, model, paid)
-            base, written = os.path.splitext(out)[0], []
-            if success is not None:
-                found += shown([of_plan(success, model, env.get('max_new_tokens', LENGTH))])
-                written = write_plan(base, success, env, model)
-                click.echo(f"  written: {', '.join(written)}")
-            found += shown(of_earlier(base, written))
-    except click.ClickException as error:
-        error.exit_code = ERROR
-        raise
+    with _staying(), nullcontext() if script is None else trl_script(script, settings) as made:
+        if config is not None:
+            configs, tokens = read_config_file(config, settings), True
+        elif script is None:
+            if settings:
+                raise click.UsageError('KEY=VALUE belongs to --config.')
+            configs, tokens = of_data(data, eval_data, reward, answer, model), model is not None
+        else:
+            configs, tokens = of_script(made, answer, model)
+        found = [] if made is None else shown([Part('script', made.lines, [])])
+        found += shown(examined(*configs, tokens, made is None or made.scores))
+        paid = next((part for part in found if part.form is not None), None)
+        if trial and paid is not None:
+            found += shown([of_learning(configs[0].env, paid.form, paid.reward, paid.seconds)])
+        named = made.model if made is not None else configs[0].get('policy', {}).get('model', {}).get('pretrained')
+        env, model = configs[0].env, model or named
+        if sample:
+            success = _sampled(env, model, paid)
+        base, written = os.path.splitext(out)[0], []
+        if success is not None:
+            found += shown([of_plan(success, model, env.get('max_new_tokens', LENGTH))])
+            written = write_plan(base, success, env, model)
+            click.echo(f"  written: {', '.join(written)}")
+        found += shown(of_earlier(base, written))
     click.echo('')
     write_page(out, config or data or script, found)
     number = sum(len(part.findings) for part in found)
@@ -112,10 +110,6 @@ def _staying() -> Iterator[None]:
         yield
     finally:
         os._exit = leave
-
-
-def _model_of(main_config: EasyDict, script: Optional[Script]) -> Optional[str]:
-    return script.model if script is not None else main_config.get('policy', {}).get('model', {}).get('pretrained')
 
 
 def _sampled(env: Dict[str, Any], model: Optional[str], paid: Optional[Part]) -> float:

@@ -110,14 +110,8 @@ def accuracy_reward(completions: Any, solution: Any, **kwargs: Any) -> None:
     """TRL's by name only: math_verify takes its place."""
 
 
-KNOWN = dict(
-    GRPOTrainer=GRPOTrainer,
-    GRPOConfig=GRPOConfig,
-    ScriptArguments=ScriptArguments,
-    ModelConfig=ModelConfig,
-    TrlParser=TrlParser,
-    accuracy_reward=accuracy_reward
-)
+_DEFINED = GRPOTrainer, GRPOConfig, ScriptArguments, ModelConfig, TrlParser, accuracy_reward
+KNOWN = {each.__name__: each for each in _DEFINED}
 
 
 class _Module(ModuleType):
