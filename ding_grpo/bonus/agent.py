@@ -8,8 +8,7 @@ A run as one object:
 import copy
 import os
 import signal
-from contextlib import contextmanager
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple, Union
 
 import click
 import numpy as np
@@ -312,11 +311,3 @@ class GRPO(DingAgent):
     def _built(self) -> ContextManager[Tuple[Any, Any]]:
         configs = copy.deepcopy((self.main_config, self.create_config))
         return built(*configs, seed=self.seed, model=self._module)
-
-    @contextmanager
-    def _collecting(self) -> Iterator[Any]:
-        """A collector with the policy as it is."""
-        self._build()
-        with self._built() as (policy, collector):
-            policy.eval_mode.load_state_dict(self.policy.eval_mode.state_dict())
-            yield collector

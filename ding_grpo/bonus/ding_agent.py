@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from itertools import count
 from math import isnan
 from tempfile import TemporaryDirectory
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Union
 
 import click
 import numpy as np
@@ -27,16 +27,7 @@ TRAIN = dict(
 
 class DingAgent:
     """``deploy``, ``collect_data``, ``batch_evaluate`` and ``best`` of an agent of DI-engine. Their arguments have the
-    names and the meaning that they have there; ``context`` and ``debug`` have no effect here."""
-    folder: Optional[str]
-    seed: int
-    main_config: Any
-    create_config: Any
-    policy: Any
-    _build: Callable[[], None]
-    _own_folder: Callable[[str], str]
-    _evaluated: Callable[..., Tuple[Dict[str, Any], Dict[str, Any]]]
-    _collecting: Callable[[], ContextManager[Any]]
+    names and the meaning that they have there; ``context`` and ``debug`` have no effect here. ``GRPO`` has the rest."""
 
     def deploy(
             self,
@@ -109,7 +100,9 @@ class DingAgent:
         os.makedirs(os.path.dirname(path) or '.', exist_ok=True)
         found: List[Dict[str, Any]] = []
         episodes = 0
-        with self._collecting() as collector:
+        self._build()
+        with self._built() as (policy, collector):
+            policy.eval_mode.load_state_dict(self.policy.eval_mode.state_dict())
             spec = collector.token_spec
             for number in count():
                 for group in collector.collect(train_iter=number):

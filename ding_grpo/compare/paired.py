@@ -3,7 +3,7 @@ from typing import Any, Callable, List, Sequence
 
 from .runs import Outcome, Run
 from .statistics import FEWEST, mean, times_fewer
-from .table import markdown
+from .table import interval, markdown
 
 NOTE = '''\
 - Paired: the other config minus {first}, seed by seed; mean, and 95 % bootstrap interval over the seeds (percentiles
@@ -31,7 +31,4 @@ def _cells(pairs: Sequence[Sequence[Outcome]], value: Callable[[Outcome], float]
     if any(abs(x) == float('inf') for pair in values for x in pair):
         return ['', '']
     found, fewer = mean([b - a for a, b in values]), times_fewer([values])
-    return [
-        '' if found is None else f'{found.value:+.4g} ({found.low:+.4g} to {found.high:+.4g})',
-        '' if fewer is None else f'{fewer:.1f}'
-    ]
+    return [interval(found, '+.4g'), '' if fewer is None else f'{fewer:.1f}']

@@ -44,9 +44,9 @@ def table(runs: List[Run]) -> List[Dict[str, Any]]:
                 'seconds to the bar': _middle([o.seconds for o in solved], '.1f'),
                 'best return': _middle([o.best for o in found], '.2f'),
                 'final return': _middle([o.final for o in found], '.2f'),
-                'IQM of the steps to the bar': _interval(interquartile_mean([o.steps for o in found]), '.0f'),
-                'IQM of the best return': _interval(interquartile_mean([o.best for o in found]), '.2f'),
-                'IQM of the final return': _interval(interquartile_mean([o.final for o in found]), '.2f'),
+                'IQM of the steps to the bar': interval(interquartile_mean([o.steps for o in found]), '.0f'),
+                'IQM of the best return': interval(interquartile_mean([o.best for o in found]), '.2f'),
+                'IQM of the final return': interval(interquartile_mean([o.final for o in found]), '.2f'),
                 f'P({first} needs fewer steps)': _better(outcomes, first, name, lambda o: -o.steps),
                 f'P({first} has a higher final return)': _better(outcomes, first, name, lambda o: o.final),
             }
@@ -58,7 +58,7 @@ def _better(outcomes: Dict[str, List[Outcome]], first: str, name: str, score: An
     if name == first:
         return ''
     scores = [[score(o) for o in outcomes[n]] for n in (first, name)]
-    return _interval(probability_of_improvement(*scores), '.2f')
+    return interval(probability_of_improvement(*scores), '.2f')
 
 
 def _middle(values: List[float], form: str) -> str:
@@ -67,7 +67,7 @@ def _middle(values: List[float], form: str) -> str:
     return f'{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})'
 
 
-def _interval(estimate: Optional[Estimate], form: str) -> str:
+def interval(estimate: Optional[Estimate], form: str) -> str:
     if estimate is None:
         return ''
     return f'{estimate.value:{form}} ({estimate.low:{form}} to {estimate.high:{form}})'

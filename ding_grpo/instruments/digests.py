@@ -63,7 +63,7 @@ class Digests(Observer):
             machine=machine(self._cuda),
             settings={key: repr(value)
                       for key, value in settings.items()},
-            names=[self._name(i, p) for i, p in enumerate(self._trained)],
+            names=[self._named.get(id(p), f'weight {i}, not of the model') for i, p in enumerate(self._trained)],
             weights=digests(self._trained),
             altered=self._altered,
         )
@@ -78,9 +78,6 @@ class Digests(Observer):
         turn = self._update % PARTS
         flat = [p.detach().contiguous().flatten() for p in self._trained]
         return [x if len(x) <= MOST_ELEMENTS else x.tensor_split(PARTS)[turn] for x in flat]
-
-    def _name(self, number: int, parameter: nn.Parameter) -> str:
-        return self._named.get(id(parameter), f'weight {number}, not of the model')
 
     def before(self, update: int, batch: Batch, learned: Batch) -> Dict[str, float]:
         if parallel.rank() == 0:
