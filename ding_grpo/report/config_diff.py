@@ -8,6 +8,7 @@ from ding.worker import BaseLearner, BaseSerialCommander
 
 from ding_common import ConfigError, read_total_config
 from ding_common.config.total_config import leaves
+from ding_grpo.config.key import value_at
 from ding_grpo.evaluate import GroupEvaluator
 
 # Sections whose class has a registered name, and sections that have one class. The first ones come first, because the
@@ -46,19 +47,16 @@ def read_settings(folder: str) -> Optional[List[Setting]]:
     for key, value in leaves(cfg):
         if key == 'policy.type':
             value = str(value).removesuffix('_command')  # DI-engine's pipelines add it
-        default = defaults.get(key, _NOTHING)
-        known = None if default is _NOTHING else repr(default)
-        settings.append(Setting(key, repr(value), known, default is _NOTHING or value != default))
+        known = key in defaults
+        default = repr(defaults[key]) if known else None
+        settings.append(Setting(key, repr(value), default, not known or value != defaults[key]))
     return settings
-
-
-_NOTHING = object()
 
 
 def defaults_of(cfg: Dict[str, Any]) -> Dict[str, Any]:
     """The defaults of the classes that a config names, as far as they are registered here."""
     found: Dict[str, Any] = {}
-    classes = {path: _registered(registry, _section(cfg, path)) for path, registry in _NAMED.items()}
+    classes = {path: _registered(registry, cfg, path) for path, registry in _NAMED.items()}
     for path, cls in {**classes, **_FIXED}.items():
         values = cls.default_config() if hasattr(cls, 'default_config') else {}
         for name in reversed(path.split('.')):
@@ -67,17 +65,9 @@ def defaults_of(cfg: Dict[str, Any]) -> Dict[str, Any]:
     return found
 
 
-def _registered(registry: Any, section: Dict[str, Any]) -> Any:
+def _registered(registry: Any, cfg: Dict[str, Any], path: str) -> Any:
     """The class that a section names; None unless it is of DI-engine or this project, since nothing is imported."""
     try:
-        return registry.get(section.get('type'))
+        return registry.get(value_at(cfg, f'{path}.type'))
     except (KeyError, TypeError):
         return None
-
-
-def _section(cfg: Dict[str, Any], path: str) -> Dict[str, Any]:
-    for name in path.split('.'):
-        cfg = cfg.get(name)
-        if not isinstance(cfg, dict):
-            return {}
-    return cfg
