@@ -17,7 +17,7 @@ from ding_common import counted, find_config, import_ding, read_config_file
 from ding_common.output.picture import finish, line_style, new_figure
 
 import_ding()
-from ding_grpo.branch.go_on import go_on  # noqa: E402
+from ding_grpo.branch.command import go_on  # noqa: E402
 from ding_grpo.branch.group_record import read_groups  # noqa: E402
 from ding_grpo.branch.paired import difference  # noqa: E402
 from ding_grpo.branch.plan import branches_of, start_of  # noqa: E402
@@ -117,16 +117,17 @@ def _trained(task: Task, seed: int, run: str) -> Seed:
     for branch in branches_of([f"{KEY}={','.join(task.rates)}"], os.path.join(run, 'branches'), own=False):
         if not branch.done(start):
             branch.begin(saved, start)
-            go_on(branch.configs(saved, start), seed, False, start.end)
+            go_on(branch, saved, start, buffered=False)
         found.append(read_groups(branch.folder, start.update, start.end))
         folders.append(branch.folder)
     means = np.full((2, task.updates), np.nan)
     for update in range(start.update, start.end):
         keys = [key for key in found[0] if key[0] == update]
         means[:, update - start.update] = [np.mean([groups[key].reward for key in keys]) for groups in found]
-    later = (read_groups(folder, start.update + 1, start.end, by_checkpoint=False) for folder in folders)
-    compared = difference(*later, start.update + 1, start.end)
-    return Seed(means, np.array([1., *compared.equal_rows]), compared.fewer)
+    # the checkpoint samples the first groups, which are left out
+    later = (read_groups(folder, start.update + 1, start.end) for folder in folders)
+    compared = difference(*later, start.update, start.end)
+    return Seed(means, np.array([1., *compared.equal_rows[1:]]), compared.fewer)
 
 
 def deviations(values: np.ndarray) -> Tuple[float, float]:
