@@ -14,6 +14,7 @@ def last(completion, answer):
 def anywhere(completion, answer):
     return float(answer in completion)
 '''
+LAST = ['--reward', 'rewards.py:last', '--no-trial']
 ROWS = [dict(question=f'Which letter is number {i}?', answer=chr(97 + i)) for i in range(8)]
 
 
@@ -150,17 +151,10 @@ def test_a_config():
         (['-c', 'think_answer_grpo', '--reward', 'a:b'], '--reward belongs to --data.'),
         (['--data', 'train.jsonl', 'exp_name=a'], 'KEY=VALUE belongs to --config.'),
         (['--data', 'train.jsonl', '--out', 'no/such/a.html'], 'must be a file in a folder that exists'),
-    ]
-)
-def test_a_wrong_command(files, arguments, line):
-    assert line in told(*arguments, code=2)
-
-
-@pytest.mark.parametrize(
-    'arguments, line', [
         (['--data', 'train.jsonl'], '--reward: data need one'),
+        (['--data', 'train.jsonl', *LAST, '--sample'], '--sample: needs a --model'),
         (['-c', 'cartpole_grpo'], "create_config.env.type = 'gymnasium_env': must be token_env."),
     ]
 )
-def test_what_cannot_be_examined(files, arguments, line):
+def test_a_wrong_command_and_what_cannot_be_examined(files, arguments, line):
     assert line in told(*arguments, code=2)

@@ -16,7 +16,7 @@ from ding_grpo.preflight.plan import Plan, of_plan, plan_for, trl_arguments, ver
 from ding_grpo.preflight.rate import Rate
 from dizoo_llm.text.tokenizer import build_char_tokenizer
 from tests.dizoo_llm.helper import write
-from tests.preflight.test_command import REWARDS, ROWS, told
+from tests.preflight.test_command import LAST, REWARDS, ROWS, told
 from tests.processes import ROOT
 
 PEERS = os.path.join(ROOT, 'tests', 'preflight', 'peers.json')
@@ -77,17 +77,10 @@ def test_the_rate_of_a_model(own_folder):
     assert (Rate(0, 128, 0.).success, Rate(128, 128, 0.).success) == (0.5 / 128, 127.5 / 128)
 
 
-def test_a_rate_needs_a_model(own_folder):
-    (own_folder / 'rewards.py').write_text(REWARDS, encoding='utf-8')
-    write(own_folder / 'train.jsonl', ROWS)
-    found = CliRunner().invoke(main, ['--data', 'train.jsonl', '--reward', 'rewards.py:last', '--no-trial', '--sample'])
-    assert found.exit_code == 2 and '--sample: needs a --model' in found.output
-
-
 def test_the_files(own_folder):
     (own_folder / 'rewards.py').write_text(REWARDS, encoding='utf-8')
     write(own_folder / 'train.jsonl', ROWS)
-    given = ['--data', 'train.jsonl', '--reward', 'rewards.py:last', '--no-trial', '--success', '0.2']
+    given = ['--data', 'train.jsonl', *LAST, '--success', '0.2']
     assert 'written: preflight_trl.json, preflight_verl.txt\n' in told(*given)
     os.remove('preflight_trl.json')
     CausalLM(config=dict(model_type='llama', hidden_size=8, num_attention_heads=1)).lm.config.save_pretrained('model')
