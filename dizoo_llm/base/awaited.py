@@ -177,16 +177,13 @@ class _Loop:
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             while not concurrent.futures.wait([future], seconds).done:
-                if not self._answers(max(seconds, grace)):
+                beat = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop)
+                if not concurrent.futures.wait([beat], max(seconds, grace)).done:
                     self._dead = True
                     return None
             return future.result()
         finally:
             future.cancel()  # if it still runs, because a signal interrupts this process, or the loop is blocked
-
-    def _answers(self, seconds: float) -> bool:
-        beat = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop)
-        return bool(concurrent.futures.wait([beat], seconds).done)
 
 
 os.register_at_fork(after_in_child=lambda: setattr(_Loop, '_lock', threading.Lock()))

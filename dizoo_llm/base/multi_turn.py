@@ -55,6 +55,7 @@ class MultiTurnTask(Task):
     """A source of conversations or games of several turns. The reward of an episode is the sum over its turns."""
 
     has_turns = True
+    scores_batches = limits_each = False
 
     @abstractmethod
     def begin(self, problem: Problem, seed: int) -> Any:
@@ -104,12 +105,6 @@ class MultiTurnTask(Task):
     @property
     def demonstrates(self) -> bool:
         return type(self).demonstration is not MultiTurnTask.demonstration
-
-    @property
-    def scores_batches(self) -> bool:
-        return False
-
-    limits_each = scores_batches
 
     def score(self, problem: Problem, completion: str) -> Parts:
         raise TypeError(f'{type(self).__name__} has several turns, which respond answers and rewards')

@@ -157,8 +157,11 @@ class Task(ABC):
             )
         return problem
 
-    def checked_score(self, problem: Problem, completion: str) -> Parts:
-        """Call ``score``. Raises a ``TaskError``, which quotes the problem, if it raises, or a part is not valid."""
+    def checked_score(self, problem: Problem, completion: str, cut: bool = False) -> Parts:
+        """
+        Call ``score``. Raises a ``TaskError``, which quotes the problem, if it raises, or a part is not valid. ``cut``:
+        whether a length limit ended the completion, see ``must_end``.
+        """
         try:
             with nullcontext() if self.limits_each else time_limit(self.seconds):
                 if is_async(self.score):
@@ -167,7 +170,10 @@ class Task(ABC):
                     parts = self.score(problem, completion)
         except (Exception, SystemExit) as error:  # a user's scorer may raise anything; the error names the problem
             raise self._error(f'raised {describe(error)}', problem, completion) from error
-        return self._checked(parts, problem, completion)
+        parts = self._checked(parts, problem, completion)
+        if cut and self.must_end and parts[self.return_part] is not None:
+            parts[self.return_part] = 0.0
+        return parts
 
     def checked_scores(self, problems: Sequence[Problem], completions: Sequence[str]) -> List[Union[Parts, TaskError]]:
         """
@@ -188,19 +194,18 @@ class Task(ABC):
 
     def checked_token_rewards(self, problem: Problem, completion: str, tokens: List[str]) -> Optional[List[float]]:
         """Call ``token_rewards``. Raises a ``TaskError`` if it raises, or does not give one number for each token."""
-        name = 'token_rewards'
         try:
             with time_limit(self.seconds):
                 found = as_list(self.token_rewards(problem, completion, tokens))
         except (Exception, SystemExit) as error:  # as in checked_score
-            raise self._error(f'{name} raised {describe(error)}', problem, completion) from error
+            raise self._error(f'token_rewards raised {describe(error)}', problem, completion) from error
         if found is None:
             return None
         wrong = wrong_number(found, len(tokens))
         if wrong is None and not all(map(is_reward, found)):
             wrong = f'returned {found!r:.200}, must return finite numbers (float32)'
         if wrong is not None:
-            raise self._error(f'{name} {wrong}', problem, completion)
+            raise self._error(f'token_rewards {wrong}', problem, completion)
         return [float(reward) for reward in found]
 
     def batch_limit(self) -> ContextManager:
@@ -282,16 +287,14 @@ def check_scorer(task: Task) -> None:
             raise ConfigError(f'{where}.{name}({told}): gets the problem first, then the completion. Swap them.')
     for name in ('problem', 'score_batch', 'token_rewards', 'demonstration', 'begin', 'respond'):
         check_not_async(getattr(task, name, None), f'{where}.{name}')
-    for name, rule in (('concurrency', Rule.integer(1)), ('retries', Rule.integer(0))):
-        if not rule.holds(getattr(task, name)):
-            raise ConfigError(f'{where}.{name} = {getattr(task, name)!r}: must be {rule.allowed}.')
+    check_values(where, concurrency=(task.concurrency, Rule.integer(1)), retries=(task.retries, Rule.integer(0)))
 
 
-def check_values(**arguments: Tuple[Any, Rule]) -> None:
-    """Raise a ``ConfigError`` for the first argument of a task, given with its rule, that breaks it."""
+def check_values(where: str = 'env.task', /, **arguments: Tuple[Any, Rule]) -> None:
+    """Raise a ``ConfigError`` for the first argument, given with its rule, that breaks it."""
     for key, (value, rule) in arguments.items():
         if not rule.holds(value):
-            raise ConfigError(f'env.task.{key} = {value!r}: must be {rule.allowed}.')
+            raise ConfigError(f'{where}.{key} = {value!r}: must be {rule.allowed}.')
 
 
 def check_choice(key: str, value: Any, allowed: Dict) -> None:

@@ -31,7 +31,7 @@ from weakref import WeakValueDictionary
 from ding_common import ConfigError, Rule
 from dizoo_llm.base import Problem
 from dizoo_llm.base.problem import as_text
-from dizoo_llm.base.task import COMPLETION, PROBLEM
+from dizoo_llm.base.task import COMPLETION, PROBLEM, check_values
 
 from .parameters import Keys
 
@@ -79,10 +79,7 @@ class Judge:
             - where (:obj:`str`): The config key, for messages.
         """
         self._check(url, model, prompt, scale, key, keys, where)
-        rules = dict(temperature=(temperature, Rule.number(0, 2)), max_tokens=(max_tokens, Rule.integer(1)))
-        for name, (value, rule) in rules.items():
-            if not rule.holds(value):
-                raise ConfigError(f'{where}.{name} = {value!r}: must be {rule.allowed}.')
+        check_values(where, temperature=(temperature, Rule.number(0, 2)), max_tokens=(max_tokens, Rule.integer(1)))
         try:
             import openai  # noqa: F401
         except ImportError as error:

@@ -60,7 +60,6 @@ class ArithmeticTask(DividedTask):
         check_values(low=(low, number), high=(high, number), examples=(examples, number), seed=(seed, number))
         check_values(eval_size=(eval_size, Rule.integer(1)), near=(near, Rule.number(0)))
         check_values(train_high=(train_high, Rule.integer(high).or_none()))
-        check_values(negative=(negative, Rule('True or False', lambda value: value in (True, False))))
         key, largest = ('high', high) if train_high is None or high < low else ('train_high', train_high)
         if high < low or (largest - low + 1) ** 2 * len(set(operations)) > MOST:
             raise ConfigError(

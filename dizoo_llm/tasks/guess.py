@@ -11,8 +11,9 @@ most three of seven.
 """
 from typing import Any, Dict, Sequence, Tuple
 
-from ding_common import ConfigError
+from ding_common import Rule
 from dizoo_llm.base import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Turn
+from dizoo_llm.base.task import check_values
 
 
 @TASK_REGISTRY.register('guess')
@@ -31,12 +32,9 @@ class GuessTask(MultiTurnTask):
             - prompt (:obj:`str`): What the policy reads first. A pretrained model needs the rules.
             - examples (:obj:`Sequence[int]`): Secrets of demonstrated games that each prompt begins with.
         """
-        if highest < 2:
-            raise ConfigError(f'env.task.highest = {highest}: must be at least 2.')
-        if not isinstance(prompt, str) or not prompt:
-            raise ConfigError(f'env.task.prompt = {prompt!r}: must be a text.')
-        if not isinstance(examples, (list, tuple)) or any(e not in range(1, highest + 1) for e in examples):
-            raise ConfigError(f'env.task.examples = {examples!r}: must be a list of numbers from 1 to {highest}.')
+        secrets = Rule(f'a list of numbers from 1 to {highest}', set(range(1, highest + 1)).issuperset)
+        check_values(highest=(highest, Rule.integer(2)), prompt=(prompt, Rule('a text', bool)))
+        check_values(examples=(examples, secrets))
         self._highest, self._prompt = highest, prompt
         self.words = [*dict.fromkeys([*map(str, range(1, highest + 1)), *prompt.split(), 'higher', 'lower', 'right'])]
         self._shown = [message for secret in examples for message in self.dialogue(Problem(prompt, str(secret)))]

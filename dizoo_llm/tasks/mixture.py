@@ -36,21 +36,7 @@ class MixtureTask(MultiTurnTask):
             raise ConfigError(f'env.task.parts = {parts!r:.200}: must be a list of dicts, each like env.task.')
         weight, self._most = [part.get('weight', 1) for part in parts], [part.get('max_turns') for part in parts]
         self._reported = return_part
-        for i, values in enumerate(zip(weight, self._most)):
-            rules = Rule.number(0, open_low=True), Rule.integer(1).or_none()
-            check_values(**{f'parts[{i}].{key}': each for key, *each in zip(OF_PART, values, rules)})
-        tasks = []
-        for i, part in enumerate(parts):
-            where = f'env.task.parts[{i}]'
-            tasks.append(create_task({k: v for k, v in part.items() if k not in OF_PART}, where))
-            if tasks[-1].environment is not None:
-                raise ConfigError(f'{where}: {type(tasks[-1]).__name__} has its own environment. Train it alone.')
-            if tasks[-1].rewards_tokens:
-                raise ConfigError(f'{where}: {type(tasks[-1]).__name__} has token_rewards. Train it alone.')
-            if self._most[i] is not None and not tasks[-1].has_turns:
-                raise ConfigError(
-                    f'{where}.max_turns = {self._most[i]}: {type(tasks[-1]).__name__} has one turn. Remove it.'
-                )
+        tasks = [_task_of(part, f'env.task.parts[{i}]') for i, part in enumerate(parts)]
         self._set(tasks)
         self._check()
         share = np.array(weight) / sum(weight)
@@ -125,10 +111,7 @@ class MixtureTask(MultiTurnTask):
         task, problem = self._of(problem)
         if task.has_turns:
             return task.checked_respond(problem, state, turn)
-        parts = task.checked_score(problem, turn.text)
-        if task.must_end and turn.cut and parts[task.return_part] is not None:
-            parts[task.return_part] = 0.0
-        return Reply('', parts, done=True)
+        return Reply('', task.checked_score(problem, turn.text, turn.cut), done=True)
 
     def turn_limit(self, problem: Problem) -> Optional[int]:
         own, (task, problem) = self._most[problem.metadata['part']], self._of(problem)
@@ -171,3 +154,17 @@ class MixtureTask(MultiTurnTask):
         other._set([task.evaluation() for task in self._tasks])
         other._interleave([len(task) for task in other._tasks])
         return other
+
+
+def _task_of(part: Dict[str, Any], where: str) -> Task:
+    weight, most = part.get('weight', 1), part.get('max_turns')
+    check_values(where, weight=(weight, Rule.number(0, open_low=True)), max_turns=(most, Rule.integer(1).or_none()))
+    task = create_task({key: value for key, value in part.items() if key not in OF_PART}, where)
+    kind = type(task).__name__
+    if task.environment is not None:
+        raise ConfigError(f'{where}: {kind} has its own environment. Train it alone.')
+    if task.rewards_tokens:
+        raise ConfigError(f'{where}: {kind} has token_rewards. Train it alone.')
+    if most is not None and not task.has_turns:
+        raise ConfigError(f'{where}.max_turns = {most}: {kind} has one turn. Remove it.')
+    return task

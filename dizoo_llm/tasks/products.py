@@ -9,9 +9,9 @@ import random
 from itertools import product
 from typing import Dict, Sequence, Tuple
 
-from ding_common import ConfigError
+from ding_common import ConfigError, Rule
 from dizoo_llm.base import TASK_REGISTRY, Problem
-from dizoo_llm.base.task import DividedTask
+from dizoo_llm.base.task import DividedTask, check_values
 
 from .calculator import demonstrate
 
@@ -32,8 +32,7 @@ class ProductsTask(DividedTask):
 
     def __init__(self, eval_size: int = 200, seed: int = 0) -> None:
         pairs = list(product(NUMBERS, NUMBERS))
-        if not 0 < eval_size < len(pairs):
-            raise ConfigError(f'env.task.eval_size = {eval_size}: must be from 1 to {len(pairs) - 1}.')
+        check_values(eval_size=(eval_size, Rule.integer(1, len(pairs) - 1)))
         random.Random(seed).shuffle(pairs)
         self._held_out = pairs[:eval_size]
         known = set(map(frozenset, self._held_out))

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from transformers.utils import get_json_schema
 
-from ding_common import ConfigError, Rule, TaskError, describe, import_name, nearest
+from ding_common import ConfigError, Rule, describe, import_name, nearest
 from dizoo_llm.base import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Task, Turn, create_task
 from dizoo_llm.base.task import check_values
 from dizoo_llm.data.rows import refuse_constant
@@ -120,7 +120,8 @@ class ToolsTask(MultiTurnTask):
     def respond(self, problem: Problem, state: None, turn: Turn) -> Reply:
         called = turn.text.split(OPEN)[1:]
         if not called:
-            return Reply('', self._score(problem, turn), done=True)
+            parts = self._task.checked_score(problem, turn.text, turn.cut)
+            return Reply('', dict(parts, calls=0.0, call_errors=0.0), done=True)
         if turn.cut:
             answers = [Answer('error: the turn was cut, nothing was called', True)]
         else:
@@ -141,15 +142,6 @@ class ToolsTask(MultiTurnTask):
         other._take(self._task.evaluation())
         other._skipped = 0
         return other
-
-    def _score(self, problem: Problem, turn: Turn) -> Dict[str, Optional[float]]:
-        try:
-            parts = self._task.checked_score(problem, turn.text)
-        except TaskError as error:
-            raise RuntimeError(error.message) from error
-        if self._task.must_end and turn.cut and parts[self.return_part] is not None:
-            parts[self.return_part] = 0.0
-        return dict(parts, calls=0.0, call_errors=0.0)
 
     def _call(self, text: str) -> Answer:
         body, closed, _ = text.partition(CLOSE)

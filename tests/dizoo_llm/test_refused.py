@@ -40,7 +40,7 @@ TASKS = [
     ('guess', dict(highest=1), 'env.task.highest = 1'),
     ('guess', dict(prompt=''), "env.task.prompt = ''"),
     ('guess', dict(examples=[8]), r'env.task.examples = \[8\]: .* from 1 to 7'),
-    ('products', dict(eval_size=4624), 'env.task.eval_size = 4624: must be from 1 to 4623'),
+    ('products', dict(eval_size=4624), 'env.task.eval_size = 4624: must be .* at most 4623'),
     ('file', dict(), "env.task.path = 'gone.py': there is no such file"),
     ('python', dict(file='gone.py'), "env.task.type = 'python' is 'file' now: dict"),
     ('file', dict(seconds=0), 'env.task.seconds = 0: must be a number'),
