@@ -54,13 +54,20 @@ def make_rewards(given: Any, keys: Keys, where: str, known: Dict[str, Reward]) -
     none of the forms, or a name occurs twice.
     """
     rewards = [_reward(name, entry, keys, where, known) for name, entry in entries_of(given)]
-    names = [reward.name for reward in rewards]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f'{where}: the name {name!r} occurs twice. Give names: dict(name=function, ...).')
+    check_twice([reward.name for reward in rewards], where)
     if not rewards:
         raise ConfigError(f'{where} = {given!r}: must have a function.')
     return rewards
+
+
+def check_twice(names: List[str], where: str) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f'{where}: the name {name!r} occurs twice. Give names: dict(name=function, ...).')
+
+
+def name_of(function: Callable) -> str:
+    return getattr(function, '__name__', type(function).__name__)
 
 
 def _reward(name: Optional[str], entry: Any, keys: Keys, where: str, known: Dict[str, Reward]) -> Reward:
@@ -69,7 +76,7 @@ def _reward(name: Optional[str], entry: Any, keys: Keys, where: str, known: Dict
     if isinstance(entry, dict):
         return _made(name, entry, keys, where)
     function = _function(entry, where, [*known, *NAMED])
-    own = getattr(function, '__name__', type(function).__name__).replace('<lambda>', 'reward')
+    own = name_of(function).replace('<lambda>', 'reward')
     told = f'{where}: {own}'
     parameters = _parameters(function)
     batch = 'problems' in parameters or own == 'score_batch'

@@ -34,7 +34,7 @@ from dizoo_llm.rewards.functions import load
 from ..agent import AgentTask
 from .dialogue import dialogue, with_observation
 from .instances import Pool, tools_of
-from .rewards import NOT_COLUMNS, own_reward, rewards_of, weights_of
+from .rewards import NOT_COLUMNS, rewards_of, weights_of
 
 NO_PROMPT = [dict(role='user', content='')]  # of a row without one, whose environment writes it
 IMAGES = ('image', 'images')
@@ -86,10 +86,11 @@ class EnvironmentTask(AgentTask):
         self._schemas = {name: _schemas(kind) for name, kind in kinds.items()}
         self._pool = Pool(factories)
         owners = dict.fromkeys(kind for kind in kinds.values() if hasattr(kind, 'get_reward'))
-        self._rewards = [*rewards_of(reward, 'env.task.reward'), *map(own_reward, owners)]
+        self._rewards, self._owners = rewards_of(reward, 'env.task.reward'), owners
+        names = [*(each.name for each in self._rewards), *(kind.__name__ for kind in owners)]
         super().__init__(
             self._run, [dict(prompt=NO_PROMPT)] if problems is None else problems, eval_problems, eval_size, seed,
-            weights_of(self._rewards, weights), return_part, seconds
+            weights_of(names, weights), return_part, seconds
         )
         rows = [problem.metadata['row'] for problem in (*self._items, *(self._held_out or ()))]
         self._columns = sorted({key for row in rows for key in row if key not in NOT_COLUMNS})
@@ -135,6 +136,9 @@ class EnvironmentTask(AgentTask):
         given = {key: [row.get(key)] for key in self._columns}
         given.update(prompts=[prompt], completions=[said], environments=[instance.environment])
         parts = {reward.name: await reward.score(instance, given) for reward in self._rewards}
+        for kind in self._owners:  # a class that inherits from it has a part of its own, as in TRL
+            own = type(instance.environment) is kind
+            parts[kind.__name__] = await instance.value(instance.environment.get_reward) if own else None
         self._pool.give(name, instance)
         return parts
 

@@ -3,7 +3,9 @@ import asyncio
 import json
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from .instances import Instance, Outcome, is_async, tools_of
+from ding_common import is_async
+
+from .instances import Instance, Outcome, tools_of
 
 Message = Dict[str, Any]
 Call = Tuple[str, Any]  # name and arguments, which the model may write as something else than an object

@@ -6,6 +6,8 @@ import threading
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from ding_common import is_async
+
 NOT_TOOLS = ('reset', 'get_reward')
 Outcome = Tuple[Any, Optional[BaseException]]  # of a call: its value, or what it raised
 
@@ -48,10 +50,6 @@ class Instance:
         future = self.loop.create_future()
         self._calls.put((function, arguments, future))
         return await future
-
-
-def is_async(function: Callable) -> bool:
-    return any(map(inspect.iscoroutinefunction, (function, getattr(function, '__call__', None))))
 
 
 def tools_of(environment: Any) -> Dict[str, Callable]:

@@ -4,7 +4,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from ding_common import ConfigError, nearest
 from dizoo_llm.base.task import as_list, wrong_number
-from dizoo_llm.rewards.functions import entries_of, load
+from dizoo_llm.rewards.functions import check_twice, entries_of, load, name_of
 
 from .instances import Instance
 
@@ -50,33 +50,17 @@ def rewards_of(entries: Any, where: str) -> List[Reward]:
         if not callable(function):
             told = "must be a function, 'module:function', or 'file.py:function'"
             raise ConfigError(f'{where} = {entry!r:.200}: {told}.')
-        found.append(Reward(name or getattr(function, '__name__', type(function).__name__), function))
+        found.append(Reward(name or name_of(function), function))
     return found
 
 
-def weights_of(rewards: List[Reward], given: Optional[Dict[str, float]]) -> Dict[str, float]:
+def weights_of(names: List[str], given: Optional[Dict[str, float]]) -> Dict[str, float]:
     """The weights of all parts, 1 where none is given."""
-    names, given = [reward.name for reward in rewards], {} if given is None else given
+    given = {} if given is None else given
     if not names:
         raise ConfigError('env.task.reward = None: set a function, or define get_reward in the environment.')
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f'env.task.reward: the name {name!r} occurs twice. Give names: dict(name=function).')
+    check_twice(names, 'env.task.reward')
     for name, weight in given.items():
         if name not in names:
             raise ConfigError(f'env.task.weights.{name} = {weight!r}: there is no such part; {nearest(name, names)}')
     return {**dict.fromkeys(names, 1.0), **given}
-
-
-def own_reward(kind: type) -> Reward:
-    """The ``get_reward`` of a class, by its name. It applies to instances of exactly this class, as in TRL."""
-    if inspect.iscoroutinefunction(kind.get_reward):
-
-        async def get_reward(environments: List[Any]) -> List[Any]:
-            return [await each.get_reward() if type(each) is kind else None for each in environments]
-    else:
-
-        def get_reward(environments: List[Any]) -> List[Any]:
-            return [each.get_reward() if type(each) is kind else None for each in environments]
-
-    return Reward(kind.__name__, get_reward)
