@@ -25,6 +25,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 import click
 
 from ding_common import ConfigError, Rule, nearest, parallel
+from dizoo_llm.base.task import check_values
 from dizoo_llm.servers import MOST
 from dizoo_llm.servers.sandbox import Sandbox, why_not_isolated
 
@@ -73,15 +74,13 @@ class Code:
                 raise ConfigError(f'{where}.{key} = {column!r}: there is no such column; {nearest(column, keys)}')
             if column is not None and keys[column] is not None:
                 raise ConfigError(f'{where}.{key} = {column!r}: problem {keys[column]} has no such column. Add it.')
-        rules = dict(
+        check_values(
+            where,
             program_in=(program_in, Rule.one_of('block', 'whole')),
             seconds=(seconds, Rule.number(0.1, 3600)),
             memory=(memory, Rule.integer(64, 1 << 20)),
             processes=(processes, Rule.integer(1, 1000))
         )
-        for key, (value, rule) in rules.items():
-            if not rule.holds(value):
-                raise ConfigError(f'{where}.{key} = {value!r}: must be {rule.allowed}.')
         self._tests, self._function, self._share = tests, function, share
         self._extract = block_of if program_in == 'block' else str
         self._sandbox = Sandbox(seconds, memory << 20, processes=processes)
@@ -93,28 +92,21 @@ class Code:
     def scores(self, rows: Sequence[Dict[str, Any]], completions: Sequence[str]) -> List[Union[float, Exception]]:
         """The score of each completion, or why it has none. Equal programs of equal tests run once."""
         threads = ThreadPoolExecutor(min(MOST, len(os.sched_getaffinity(0))))
-        running: Dict[str, Future] = {}
-        found: List[Any] = []
+        asked = [
+            (self._extract(completion), row[self._tests], self._function and str(row[self._function]))
+            for row, completion in zip(rows, completions)
+        ]
+        keys = list(map(repr, asked))
         try:
-            for row, completion in zip(rows, completions):
-                program, function = self._extract(completion), self._function and str(row[self._function])
-                try:
-                    tests = tests_of(row[self._tests])
-                except ValueError as error:
-                    found.append(error)
-                    continue
-                if program is None:
-                    found.append(0.0)
-                    continue
-                key = repr((program, tests, function))
-                if key not in running:
-                    running[key] = threads.submit(self._score, program, tests, function)
-                found.append(running[key])
-            return [_result(each) if isinstance(each, Future) else each for each in found]
+            running = {key: threads.submit(self._score, *each) for key, each in dict(zip(keys, asked)).items()}
+            return [_result(running[key]) for key in keys]
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
 
-    def _score(self, program: str, tests: Tests, function: Optional[str]) -> float:
+    def _score(self, program: Optional[str], column: Any, function: Optional[str]) -> float:
+        tests = tests_of(column)
+        if program is None:
+            return 0.0
         if tests.texts:
             passed, number = self._sandbox.passed(program, tests.texts, function), len(tests.texts)
         else:
@@ -129,7 +121,7 @@ class Code:
 
 def _result(running: Future) -> Union[float, Exception]:
     error = running.exception()
-    if error is not None and not isinstance(error, (OSError, RuntimeError)):
+    if error is not None and not isinstance(error, (OSError, RuntimeError, ValueError)):
         raise error
     return running.result() if error is None else error
 
