@@ -122,17 +122,11 @@ class Servers:
             most_bytes: int = MOST_BYTES
     ) -> None:
         """
-        Arguments:
-            - name (:obj:`str`): Of what answers, for messages.
-            - start (:obj:`Union[str, Callable]`): Name of the file in this folder whose functions answer; or a \
-                function that starts a process and returns its id. The process reads questions from the first file \
-                descriptor and writes answers to the second one.
-            - missing (:obj:`str`): What to say if what the file imports is not installed.
-            - most (:obj:`int`): Maximum number of servers.
-            - seconds (:obj:`float`): Seconds for one answer, which the server counts; see ``SECONDS``.
-            - wall (:obj:`float`): See ``WALL``.
-            - times (:obj:`int`): How often a question is asked whose server exits or is killed.
-            - most_bytes (:obj:`int`): See ``MOST_BYTES``.
+        ``name`` is that of what answers, for messages. ``start`` is the name of the file in this folder whose functions
+        answer, or a function that starts a process and returns its id: the process reads questions from the first file
+        descriptor and writes answers to the second one. ``missing`` is what to say if what the file imports is not
+        installed, and ``times`` how often a question is asked whose server exits or is killed. For the others see the
+        constants with their defaults.
         """
         self._name, self._missing, self._most, self.seconds, self._wall = name, missing, most, seconds, wall
         self._start = partial(_interpreter, start, MEMORY // most) if isinstance(start, str) else start
