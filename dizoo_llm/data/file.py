@@ -53,6 +53,8 @@ class FileTask(ListTask):
     environments, until they change, and forked processes share its memory.
     """
 
+    scores_batches = limits_each = demonstrates = False  # until its rewards are known
+
     def __init__(
             self,
             path: Any,
@@ -138,6 +140,9 @@ class FileTask(ListTask):
         known = {name: Reward(RIGHT, slow, self._right if slow else self._right_of) for name in CHECKS}
         self._rewards = make_rewards(given, found.keys, where, known)
         self.weights = {reward.name: 1.0 for reward in self._rewards}
+        self.scores_batches = any(reward.in_batches or reward.awaits for reward in self._rewards)
+        self.limits_each = any(reward.awaits or reward.limits_each for reward in self._rewards)
+        self.demonstrates = self._check is not None  # another scorer may not accept the bare answer
         if own:
             self.weights, self.return_part = own.weights or self.weights, own.return_part
             self.words, self.chars, self._feedback = own.words, own.chars, own.feedback
@@ -266,15 +271,6 @@ class FileTask(ListTask):
     def _right_of(self, problem: Problem, completion: str) -> Union[float, Exception]:
         return self._right([problem], [completion])[0]
 
-    @property
-    def scores_batches(self) -> bool:
-        """Whether many completions are better scored at once."""
-        return any(reward.in_batches or reward.awaits for reward in self._rewards)
-
-    @property
-    def limits_each(self) -> bool:
-        return any(reward.awaits or reward.limits_each for reward in self._rewards)
-
     def score_batch(self, problems: List[Problem], completions: List[str]) -> List[Union[Parts, Exception]]:
         found = {reward.name: [] for reward in self._rewards}
         waiting = [reward for reward in self._rewards if reward.awaits]
@@ -290,10 +286,6 @@ class FileTask(ListTask):
         if self._of_file:  # its scorer may return several parts
             rows = [next((x for x in row.values() if isinstance(x, dict)), row) for row in rows]
         return [next((x for x in row.values() if isinstance(x, BaseException)), row) for row in rows]
-
-    @property
-    def demonstrates(self) -> bool:
-        return self._check is not None  # another scorer may not accept the bare answer
 
     def demonstration(self, problem: Problem) -> str:
         if self._check is None:

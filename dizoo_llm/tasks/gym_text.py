@@ -23,7 +23,7 @@ A face turns observations into text, and text into actions. Save as ``module.py`
             return dict(left=0, down=1, right=2, up=3).get(text.strip())
 """
 import inspect
-from typing import Any, Dict, Hashable, List, Optional
+from typing import Any, Dict, Hashable, List, Optional, Tuple
 
 import gymnasium
 import numpy as np
@@ -174,9 +174,7 @@ class _Game:
     env: Optional[gymnasium.Env] = None
 
     def __init__(self, pool: _Pool) -> None:
-        self._pool = pool
-        self.env = pool.take()
-        self.obs: Any = None
+        self._pool, self.env, self.obs = pool, pool.take(), None
 
     def __deepcopy__(self, memo: Dict) -> '_Game':
         return self  # ``begin`` makes one for each episode
@@ -186,23 +184,20 @@ class _Game:
             self._pool.idle.append(self.env)
 
     def reset(self, seed: int) -> None:
-        self.obs, _ = self._unless_broken(lambda: self.env.reset(seed=seed))
+        env, self.env = self.env, None  # the pool does not get back an environment that raises
+        self.obs, _ = env.reset(seed=seed)
+        self.env = env
 
-    def step(self, action: Any) -> Any:
+    def step(self, action: Any) -> Tuple[float, bool]:
         """Reward, and whether the episode ends."""
-        self.obs, reward, terminated, truncated, _ = self._unless_broken(lambda: self.env.step(action))
+        env, self.env = self.env, None
+        self.obs, reward, terminated, truncated, _ = env.step(action)
+        self.env = env
         return float(reward), bool(terminated or truncated)
 
     @property
     def anchor(self) -> Optional[Hashable]:
         return _discrete(self.env.observation_space, self.obs)
-
-    def _unless_broken(self, call: Any) -> Any:
-        try:
-            return call()
-        except BaseException:
-            self.env = None  # the pool does not get it back
-            raise
 
 
 def _discrete(space: spaces.Space, obs: Any) -> Optional[Hashable]:

@@ -167,8 +167,8 @@ class ReasoningGymTask(Task):
         except ImportError as error:
             raise ConfigError(MISSING) from error
         self._parts = _generators(name, config, mixture)
-        check_values(size=(size, Rule.integer(1)), eval_size=(eval_size, Rule.integer(1)))
-        check_values(seed=(seed, Rule.integer(0)), examples=(examples, Rule.integer(0)))
+        count, number = Rule.integer(1), Rule.integer(0)
+        check_values(size=(size, count), eval_size=(eval_size, count), seed=(seed, number), examples=(examples, number))
         check_choice('answer_in', answer_in, EXTRACTORS)
         if '{question}' not in template:
             raise ConfigError(f'env.task.template = {template!r}: must contain {{question}}.')
@@ -266,13 +266,11 @@ class ReasoningGymTask(Task):
             first, most = 0, 100 * (self._eval_size + self._examples * len(self._parts) + 10)
             while len(problems) < self._eval_size or any(len(shown) < self._examples for shown in examples):
                 if first >= most:
-                    also, found = '', ''
-                    if self._examples > 0:
-                        also = f' and env.task.examples = {self._examples}'
-                        found = f" and {', '.join(str(len(shown)) for shown in examples)} for examples"
+                    found = ', '.join(str(len(shown)) for shown in examples)
                     raise ConfigError(
-                        f'env.task.eval_size = {self._eval_size}{also}: the first {first} problems have only '
-                        f'{len(problems)} that are no other form of one another{found}. Lower it.'
+                        f'env.task.eval_size = {self._eval_size}, env.task.examples = {self._examples}: the first '
+                        f'{first} problems have only {len(problems)} for evaluation and {found} for examples that are '
+                        'no other form of one another. Lower one of them.'
                     )
                 problem = self._item(first)
                 first += 1

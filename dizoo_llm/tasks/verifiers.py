@@ -51,12 +51,7 @@ class VerifiersTask(AgentTask):
             - seconds (:obj:`float`): Time that an episode may take without that of the model. Processes of all rows \
                 share the processor.
         """
-        check_values(
-            id=(id, Rule('the name of a taskset', lambda v: isinstance(v, str) and v != '')),
-            config=(config, Rule('a dict', lambda v: isinstance(v, dict))),
-            size=(size, Rule.integer(1).or_none()),
-            eval_taskset=(eval_taskset, Rule('a dict', lambda v: isinstance(v, dict)).or_none())
-        )
+        check_values(id=(id, Rule('the name of a taskset', bool)), size=(size, Rule.integer(1).or_none()))
         self._env, self._seat = _environment(id, config)
         self._tasks, held_out = _tasks(self._env.taskset, size), None
         rows = _rows(self._tasks, 0)
@@ -142,10 +137,7 @@ def _tasks(taskset: Any, size: Optional[int]) -> List[Any]:
 
 
 def _rows(tasks: List[Any], first: int) -> List[Dict[str, Any]]:
-    return [
-        dict(prompt=task.data.prompt_text or repr(task.data), number=number)
-        for number, task in enumerate(tasks, first)
-    ]
+    return [dict(prompt=task.data.prompt_text or repr(task.data), number=i) for i, task in enumerate(tasks, first)]
 
 
 def _weights(task: Any) -> Dict[str, float]:

@@ -101,9 +101,9 @@ TASKS = [
     ('reasoning_gym', dict(name='complex_arithmetic', config={}), "scorer gives 1.00 for 'nan', which answers no pro"),
     ('reasoning_gym', dict(name='ransom_note', config={}), 'differ between processes'),
     ('reasoning_gym', dict(name='graph_color', config={}), 'no reference answer; set env.task.right_by_score = True'),
-    ('reasoning_gym', dict(name='coin_flip', config=THREE, eval_size=100), 'of one another. Lower it'),
+    ('reasoning_gym', dict(name='coin_flip', config=THREE, eval_size=100), 'only . for evaluation .* of one another'),
     ('reasoning_gym', dict(name='rush_hour', config={}, right_by_score=True, examples=1), 'without reference answers'),
-    ('reasoning_gym', dict(name='gcd', config=dict(max_value=2), examples=9), 'examples = 9: .* for examples. Lower'),
+    ('reasoning_gym', dict(name='gcd', config=dict(max_value=2), examples=9), 'examples = 9: .* for examples .* Lower'),
 ]
 
 

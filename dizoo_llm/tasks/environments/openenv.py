@@ -9,6 +9,7 @@ whose reward is 0.1 for each character:
 """
 import asyncio
 import json
+import re
 import urllib.request
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context
@@ -73,10 +74,8 @@ class OpenEnvTask(AgentTask):
             - eval_size (:obj:`int`): Maximum number of evaluation problems; 0 uses all, or the training problems.
             - seconds (:obj:`float`): Time that the server may take in an episode.
         """
-        check_values(
-            url=(url, Rule('an address, http://... or https://...', _is_address)),
-            games=(games, Rule.integer(1, MOST)),
-        )
+        address = Rule('an address, http://... or https://...', re.compile('https?://').match)
+        check_values(url=(url, address), games=(games, Rule.integer(1, MOST)))
         given = dict(action=action, text=text, reward=reward)
         functions = {key: import_name(name, f'env.task.{key}') for key, name in given.items() if name is not None}
         self._action: Callable = functions['action'] if 'action' in functions else _action_of_text(url)
@@ -230,7 +229,3 @@ def _client() -> Callable:
     except ImportError as error:
         raise ConfigError(f"env.task.type = 'openenv': {error}. Install it by pip install '.[openenv]'.") from error
     return GenericEnvClient
-
-
-def _is_address(url: Any) -> bool:
-    return isinstance(url, str) and url.startswith(('http://', 'https://'))
