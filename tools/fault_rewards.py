@@ -10,10 +10,11 @@ from typing import Any, Callable, Dict
 
 PORT = 18099  # of judges, always the same, so that the page does not change
 HOSTILE = '''
+from dizoo_llm.base import Problem
 from dizoo_llm.rewards.code import Code
 
 CODE = Code(tests='tests', program_in='whole', seconds=1, keys=dict(tests=None), where='reward')
-SCORE, = CODE.scores([dict(tests=[['', 'ok']])], [PROGRAM])
+SCORE, = CODE.scores([Problem('', metadata=dict(tests=[['', 'ok']]))], [PROGRAM])
 print(f'the program scores {SCORE}', flush=True)
 
 

@@ -20,8 +20,8 @@ from dizoo_llm.base.awaited import await_all
 from dizoo_llm.base.problem import as_text, is_prompt, messages_of
 from dizoo_llm.base.task import Task, as_list, check_choice, check_values, wrong_number
 from dizoo_llm.rewards import CHECKS, EXTRACTORS, WRITTEN
-from dizoo_llm.rewards.functions import ROW, Reward, entries_of, make_rewards
-from dizoo_llm.rewards.parameters import Keys, add_keys
+from dizoo_llm.rewards.functions import Reward, entries_of, make_rewards
+from dizoo_llm.rewards.parameters import ROW, Keys, add_keys
 
 from .columns import Columns, is_text, value_of
 from .facts import digest

@@ -20,16 +20,17 @@ import json
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import click
 
 from ding_common import ConfigError, Rule, nearest, parallel
+from dizoo_llm.base import Problem
 from dizoo_llm.base.task import check_values
 from dizoo_llm.servers import MOST
 from dizoo_llm.servers.sandbox import Sandbox, why_not_isolated
 
-from .parameters import Keys
+from .parameters import Keys, row_of
 
 PYTHON = ('', 'py', 'python', 'python3')  # languages of a fenced block
 _PAIRS = (('inputs', 'outputs'), ('input', 'output'))
@@ -89,12 +90,12 @@ class Code:
         except RuntimeError as error:
             raise ConfigError(f"{where}.type = 'code': {error}") from error
 
-    def scores(self, rows: Sequence[Dict[str, Any]], completions: Sequence[str]) -> List[Union[float, Exception]]:
+    def scores(self, problems: Sequence[Problem], completions: Sequence[str]) -> List[Union[float, Exception]]:
         """The score of each completion, or why it has none. Equal programs of equal tests run once."""
         threads = ThreadPoolExecutor(min(MOST, len(os.sched_getaffinity(0))))
         asked = [
             (self._extract(completion), row[self._tests], self._function and str(row[self._function]))
-            for row, completion in zip(rows, completions)
+            for row, completion in zip(map(row_of, problems), completions)
         ]
         keys = list(map(repr, asked))
         try:

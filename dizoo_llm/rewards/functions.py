@@ -18,12 +18,11 @@ from dizoo_llm.base.awaited import await_one
 
 from .code import Code
 from .judge import Judge
-from .parameters import Keys, by_name
+from .parameters import Keys, by_name, row_of
 from .tags import format_reward
 
 NAMED: Dict[str, Callable] = dict(tags=format_reward)
 KINDS: Dict[str, type] = dict(code=Code, judge=Judge)  # of entries with keys
-ROW = 'row'  # entry of a problem's metadata: all columns
 _FILES: Dict[Tuple[str, int], Dict[str, Any]] = {}  # names of files that this process has run, by path and change
 
 
@@ -86,8 +85,8 @@ def _reward(name: Optional[str], entry: Any, keys: Keys, where: str, known: Dict
         return Reward(name or own, True, _of_trl(function, keys, told))
     bound = by_name(function, keys, batch, told)
     if batch:
-        return Reward(name or own, True, lambda problems, completions: bound([_row(p) for p in problems], completions))
-    score = lambda problem, completion: bound(_row(problem), completion)  # noqa: E731
+        return Reward(name or own, True, lambda problems, completions: bound(list(map(row_of, problems)), completions))
+    score = lambda problem, completion: bound(row_of(problem), completion)  # noqa: E731
     return Reward(name or own, False, score, is_async(function))
 
 
@@ -104,10 +103,8 @@ def _made(name: Optional[str], entry: Dict[str, Any], keys: Keys, where: str) ->
     except TypeError as error:
         raise ConfigError(f'{where}: {error}') from error
     if isinstance(made, Code):
-        scores = lambda problems, completions: made.scores(list(map(_row, problems)), completions)  # noqa: E731
-        return Reward(name or kind, True, scores, limits_each=True)
-    score = lambda problem, completion: made.score(problem, _row(problem), completion)  # noqa: E731
-    return Reward(name or kind, False, score, awaits=True)
+        return Reward(name or kind, True, made.scores, limits_each=True)
+    return Reward(name or kind, False, made.score, awaits=True)
 
 
 def _function(entry: Any, where: str, names: List[str]) -> Callable:
@@ -148,15 +145,11 @@ def _parameters(function: Callable) -> List[str]:
         return []
 
 
-def _row(problem: Problem) -> Dict[str, Any]:
-    return problem.metadata.get(ROW, problem.metadata)
-
-
 def _of_verl(function: Callable) -> Callable[[Problem, str], Any]:
     others = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
 
     def called(problem: Problem, completion: str) -> Any:
-        row = _row(problem)
+        row = row_of(problem)
         model = row.get('reward_model')
         truth = model.get('ground_truth') if isinstance(model, dict) else row.get('ground_truth', problem.answer)
         given = dict(
@@ -181,7 +174,7 @@ def _of_trl(function: Callable, keys: Keys, where: str) -> Callable[[List[Proble
     bound = by_name(_awaited(function) if is_async(function) else function, {**keys, 'prompt': None}, True, where)
 
     def score(problems: List[Problem], completions: List[str]) -> Any:
-        rows = [{**_row(problem), 'prompt': problem.prompt} for problem in problems]
+        rows = [{**row_of(problem), 'prompt': problem.prompt} for problem in problems]
         said = [
             text if isinstance(problem.prompt, str) else [dict(role='assistant', content=text)]
             for problem, text in zip(problems, completions)

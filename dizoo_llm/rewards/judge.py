@@ -33,7 +33,7 @@ from dizoo_llm.base import Problem
 from dizoo_llm.base.problem import as_text
 from dizoo_llm.base.task import COMPLETION, PROBLEM, check_values
 
-from .parameters import Keys
+from .parameters import Keys, row_of
 
 MOST_CACHED = 50_000  # scores of a process
 _FIELD = re.compile(r'\{([A-Za-z_]\w*)\}')
@@ -115,9 +115,9 @@ class Judge:
                 'is none of this name.'
             )
 
-    async def score(self, problem: Problem, row: Dict[str, Any], completion: str) -> float:
+    async def score(self, problem: Problem, completion: str) -> float:
         """From 0 to 1. Raises a ``ValueError`` for a reply without a verdict, and what a request raises."""
-        values = {**row, 'prompt': problem.text, 'completion': completion}
+        values = {**row_of(problem), 'prompt': problem.text, 'completion': completion}
         values = {name: as_text(values[name]) for name in sorted(set(_FIELD.findall(self._prompt)))}
         asked = repr((self._url, self._options, self._low, self._high, self._system, self._prompt, values))
         digest = hashlib.sha256(asked.encode('utf-8', 'surrogatepass'))

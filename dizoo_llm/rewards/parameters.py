@@ -3,10 +3,16 @@ import inspect
 from typing import Any, Callable, Dict, List, Optional
 
 from ding_common import ConfigError, check_not_async
+from dizoo_llm.base import Problem
 from dizoo_llm.base.task import COMPLETION, PROBLEM
 
+ROW = 'row'  # entry of a problem's metadata: all columns
 # The keys of problems, each with the number of the first problem that lacks it, None if all have it.
 Keys = Dict[str, Optional[int]]
+
+
+def row_of(problem: Problem) -> Dict[str, Any]:
+    return problem.metadata.get(ROW, problem.metadata)
 
 
 def add_keys(keys: Keys, number: int, row: Dict) -> None:
