@@ -287,6 +287,11 @@ def check_scorer(task: Task) -> None:
             raise ConfigError(f'{where}.{name}({told}): gets the problem first, then the completion. Swap them.')
     for name in ('problem', 'score_batch', 'token_rewards', 'demonstration', 'begin', 'respond'):
         check_not_async(getattr(task, name, None), f'{where}.{name}')
+    if task.must_end and not task.has_turns and task.return_part not in task.weights:
+        raise ConfigError(
+            f'{where}.return_part = {task.return_part!r}: must be a part of the reward ({", ".join(task.weights)}), '
+            'because must_end = True makes it 0 for a completion that the length limit cut.'
+        )
     check_values(where, concurrency=(task.concurrency, Rule.integer(1)), retries=(task.retries, Rule.integer(0)))
 
 

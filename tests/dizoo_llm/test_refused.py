@@ -122,6 +122,7 @@ MANY = dict(task=Prompts(*'a' * 20_001), tokenizer=dict(chars='a'))
 MODELS = r'env.reward_models\[0\].*'
 ENVIRONMENTS = [
     (dict(return_part='x'), r"env.return_part = 'x': must be a part of the reward \(answer, format, sol"),
+    (dict(task=Prompts('a', return_part='x')), r"Prompts.return_part = 'x': must be a part of the reward \(right"),
     (dict(max_new_tokens=8, overlong_buffer=9), 'env.overlong_buffer = 9: must be from 1 to env.max_new_tokens = 8'),
     (dict(max_turns=3), 'env.max_turns = 3: ThinkAnswerTask scores one turn'),
     (dict(GUESS, overlong_buffer=1), 'env.overlong_buffer = 1: not available for GuessTask'),

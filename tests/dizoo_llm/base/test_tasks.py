@@ -141,6 +141,9 @@ class TestCreateTask:
             return 1.0
 
         cases = [(dict(__len__=lambda self: 0), 'no problem'), (dict(score=Task.score), 'Mine must define score or')]
+        for part in (None, 'c'):
+            told = rf'Mine.return_part = {part!r}: must be a part of the reward \(a, b\), because must_end'
+            cases.append((dict(must_end=True, return_part=part), told))
         for name in ('problem', 'score_batch', 'demonstration'):
             cases.append((dict([(name, wait)]), f'^env.task: Mine.{name}: is defined by async def, and must be an'))
         for changes, told in cases:
