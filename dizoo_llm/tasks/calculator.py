@@ -27,9 +27,11 @@ def calc(expression: str) -> str:
         raise ValueError('not an arithmetic expression') from None
     try:
         value = _value(tree)
+        return str(value.numerator) if value.denominator == 1 else f'{float(value):.10g}'
     except ZeroDivisionError:
         raise ValueError('division by zero') from None
-    return str(value.numerator) if value.denominator == 1 else f'{float(value):.10g}'
+    except OverflowError:
+        raise ValueError('the result is too large') from None
 
 
 def demonstrate(problem: Problem, turns: Sequence[Tuple[str, str]] = ()) -> str:
