@@ -32,9 +32,11 @@ class GuessTask(MultiTurnTask):
             - prompt (:obj:`str`): What the policy reads first. A pretrained model needs the rules.
             - examples (:obj:`Sequence[int]`): Secrets of demonstrated games that each prompt begins with.
         """
-        secrets = Rule(f'a list of numbers from 1 to {highest}', set(range(1, highest + 1)).issuperset)
-        check_values(highest=(highest, Rule.integer(2)), prompt=(prompt, Rule('a text', bool)))
-        check_values(examples=(examples, secrets))
+        known = range(1, highest + 1)
+        secrets = Rule(f'a list of numbers from 1 to {highest}', lambda given: all(each in known for each in given))
+        check_values(
+            highest=(highest, Rule.integer(2)), prompt=(prompt, Rule('a text', bool)), examples=(examples, secrets)
+        )
         self._highest, self._prompt = highest, prompt
         self.words = [*dict.fromkeys([*map(str, range(1, highest + 1)), *prompt.split(), 'higher', 'lower', 'right'])]
         self._shown = [message for secret in examples for message in self.dialogue(Problem(prompt, str(secret)))]
