@@ -1,5 +1,4 @@
 """Tasks by name."""
-from functools import partial
 from typing import Any, Dict, Optional
 
 from ding.utils import import_module
@@ -16,19 +15,16 @@ class TaskRegistry(Registry):
     def register(self, module_name: Optional[str] = None, module: Any = None, force_overwrite: bool = False) -> Any:
         """As in DI-engine's ``Registry``. Raises a ``ConfigError`` if another class has the name."""
         if module is None:
-            return partial(self._add, module_name, force_overwrite)
-        self._add(module_name, force_overwrite, module)
-
-    def _add(self, name: Optional[str], force_overwrite: bool, kind: Any) -> Any:
-        name = kind.__name__ if name is None else name
-        former = self[name] if name in self else kind
-        if not force_overwrite and (former.__module__, former.__qualname__) != (kind.__module__, kind.__qualname__):
+            return lambda kind: self.register(module_name, kind, force_overwrite)
+        name = module.__name__ if module_name is None else module_name
+        former = self[name] if name in self else module
+        if not force_overwrite and (former.__module__, former.__qualname__) != (module.__module__, module.__qualname__):
             raise ConfigError(
                 f'TASK_REGISTRY.register({name!r}): {former.__module__}.{former.__qualname__} has this name. Choose '
                 'another, or set force_overwrite=True to replace it.'
             )
-        super().register(name, kind, force_overwrite=True)
-        return kind
+        super().register(name, module, force_overwrite=True)
+        return module
 
 
 TASK_REGISTRY = TaskRegistry()

@@ -10,7 +10,7 @@ A task in a user's Python file, the ``path`` of a file task. The file is execute
     def feedback(problem, completion):  # optional, for a policy that teaches itself
         return f'{completion} is not right'
 """
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from ding_common import ConfigError, Rule, check_not_async, describe
 from dizoo_llm.base.task import check_return_part
@@ -44,15 +44,13 @@ def read_python(path: str, scored: bool) -> PythonFile:
     if scored and not callable(score):
         raise ConfigError(f'{where}: must define a function score or score_batch, or set env.task.reward.')
     weights, return_part = (names.get(name) if scored else None for name in ('weights', 'return_part'))
-    if weights is not None and not (isinstance(weights, dict) and weights and all(map(_is_weight, weights.items()))):
+    given = weights.items() if isinstance(weights, dict) else ()
+    known = [name for name, weight in given if isinstance(name, str) and Rule.number().holds(weight)]
+    if weights is not None and (not known or len(known) < len(given)):
         raise ConfigError(f'{where}: weights = {weights!r:.200}, must be a dict of names and numbers.')
     check_return_part(return_part, weights or dict(score=1.0), f'{where}: return_part')
     feedback = names.get('feedback')
     return PythonFile(dict(score=score), weights, return_part, feedback, names.get('words'), names.get('chars'))
-
-
-def _is_weight(item: Tuple[Any, Any]) -> bool:
-    return isinstance(item[0], str) and Rule.number().holds(item[1])
 
 
 def rows_of(path: str, key: str) -> List[Any]:
