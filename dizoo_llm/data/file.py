@@ -124,7 +124,8 @@ class FileTask(ListTask):
         if self._of_file:
             reward, where = own.score, f'env.task.path = {path!r}'
         given = check if reward is None else reward
-        checks = [entry for _, entry in entries_of(given) if isinstance(entry, str) and entry in CHECKS]
+        entries = [entry for _, entry in entries_of(given)]
+        checks = [entry for entry in entries if isinstance(entry, str) and entry in CHECKS]
         if len(checks) > 1:
             raise ConfigError(f"env.task.reward = {given!r}: must have at most one of {', '.join(map(repr, CHECKS))}.")
         self._check, self._feedback = checks[0] if checks else None, None
@@ -146,8 +147,7 @@ class FileTask(ListTask):
         if own:
             self.weights, self.return_part = own.weights or self.weights, own.return_part
             self.words, self.chars, self._feedback = own.words, own.chars, own.feedback
-        if checks and len(self._rewards) > 1:
-            entries = [entry for _, entry in entries_of(given)]
+        if checks and len(entries) > 1:
             self.return_part = self._rewards[entries.index(self._check)].name
 
     def feedback(self, problem: Problem, completion: str) -> Optional[str]:

@@ -146,20 +146,16 @@ def _parameters(function: Callable) -> List[str]:
 
 
 def _of_verl(function: Callable) -> Callable[[Problem, str], Any]:
-    others = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
+    parameters = inspect.signature(function).parameters
+    others = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
     def called(problem: Problem, completion: str) -> Any:
         row = row_of(problem)
         model = row.get('reward_model')
         truth = model.get('ground_truth') if isinstance(model, dict) else row.get('ground_truth', problem.answer)
-        given = dict(
-            data_source=row.get('data_source'),
-            solution_str=completion,
-            ground_truth=truth,
-            extra_info=row.get('extra_info')
-        )
-        wanted = given if others else {key: given[key] for key in _parameters(function) if key in given}
-        return function(**wanted)
+        given = dict(solution_str=completion, ground_truth=truth)
+        given.update((key, row.get(key)) for key in ('data_source', 'extra_info'))
+        return function(**{key: value for key, value in given.items() if others or key in parameters})
 
     def number(scored: Any) -> Any:
         return scored['score'] if isinstance(scored, dict) else scored

@@ -67,10 +67,7 @@ class Sandbox(NamedTuple):
         isolated = why_not_isolated() is None if self.isolated is None else self.isolated
         uid = 2 ** 30 + secrets.randbelow(2 ** 29)  # of its own, so that other processes do not count as its
         fds = [pipe.fileno() for pipe in pipes]
-        job = dict(
-            job, fds=fds, uid=uid, isolated=isolated, wall=3 * self.seconds, folder=None,
-            **{name: getattr(self, name) for name in ('seconds', 'memory', 'processes')}
-        )  # yapf: disable
+        job.update(self._asdict(), isolated=isolated, wall=3 * self.seconds, uid=uid, fds=fds)
         if not isolated:
             job['folder'] = files.enter_context(
                 tempfile.TemporaryDirectory(prefix='program', ignore_cleanup_errors=True)
