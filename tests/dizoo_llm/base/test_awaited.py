@@ -70,40 +70,39 @@ def test_all_of_a_batch_wait_at_once_up_to_a_bound_and_keep_their_order():
     assert task.checked_score(task.problem(3), '') == dict(right=3.0)
 
 
-@pytest.mark.parametrize('form', ['one', 'row', 'object', 'verl', 'parts'])
-def test_functions_of_a_python_file_and_of_a_reward(tmp_path, form):
-    scorers = dict(
-        one='async def score(problem, completion):\n    return float(completion == str(problem["answer"]))\n',
-        row='async def score(completion, answer, **others):\n    return completion == str(answer)\n',
-        object='class S:\n    async def __call__(self, problem, completion):\n'
-        '        return completion == str(problem["answer"])\nscore = S()\n',
-        verl='async def score(solution_str, ground_truth):\n    return dict(score=solution_str == ground_truth)\n',
-        parts='weights = dict(score=1.0, short=0.5)\nasync def score(completion, answer):\n'
-        '    return dict(score=completion == str(answer), short=len(completion) < 2)\n',
-    )
-    task = python_task(tmp_path, f'{PROBLEMS}{scorers[form]}')
-    found = task.checked_scores(problems(task)[:2], ['1', '33'])
-    assert [parts['score'] for parts in found] == [1.0, 0.0] and task.scores_batches
-    assert form != 'parts' or [parts['short'] for parts in found] == [1.0, 0.0]
+@pytest.mark.parametrize(
+    'scorer', [
+        'async def score(problem, completion): return float(completion == str(problem["answer"]))',
+        'async def score(completion, answer, **others): return completion == str(answer)',
+        'class S:\n    async def __call__(self, problem, completion): return completion == str(problem["answer"])\n'
+        'score = S()',
+        'async def score(solution_str, ground_truth): return dict(score=solution_str == ground_truth)',
+        'weights = dict(score=1.0, short=0.5)\n'
+        'async def score(completion, answer): return dict(score=completion == str(answer), short=len(completion) < 2)',
+    ]
+)
+def test_functions_of_a_python_file(tmp_path, scorer):
+    task = python_task(tmp_path, f'{PROBLEMS}{scorer}\n')
+    for text, value in (('1', 1.0), ('33', 0.0)):
+        assert task.checked_score(task.problem(0), text) == dict.fromkeys(task.weights, value)
+    assert task.scores_batches and task.weights.get('short') == (0.5 if 'short' in scorer else None)
 
 
 def test_beside_ordinary_functions_several_wait_together():
     met = []
 
-    async def first(completion):
-        met.append(1)
-        while len(met) < 2:  # waits for the other one
-            await asyncio.sleep(0.001)
-        return 0.5
+    def scorer(value):
 
-    async def second(completion):
-        met.append(2)
-        while len(met) < 2:
-            await asyncio.sleep(0.001)
-        return 0.25
+        async def score(completion):
+            met.append(value)
+            while len(met) < 2:  # waits for the other one
+                await asyncio.sleep(0.001)
+            return value
 
-    rows = [dict(question='1 + 1', answer='2')]
-    task = create_task(dict(type='file', path=rows, reward=['exact', first, second], seconds=5, retries=0))
+        return score
+
+    rows, reward = [dict(question='1 + 1', answer='2')], dict(right='exact', first=scorer(0.5), second=scorer(0.25))
+    task = create_task(dict(type='file', path=rows, reward=reward, seconds=5, retries=0))
     assert task.checked_scores(problems(task), ['2']) == [dict(right=1.0, first=0.5, second=0.25)]
     assert task.evaluation().limits_each and task.scores_batches
 

@@ -218,13 +218,7 @@ class TestSignature:
 
 
 def test_feedback_of_a_python_file(tmp_path):
-    path = tmp_path / 'sums.py'
-    path.write_text(
-        'def problems():\n    return [dict(prompt="1 + 1 =", answer=2)]\n'
-        'def score(problem, completion):\n    return 0.0\n'
-        'def feedback(problem, completion):\n    return f"{completion} is not {problem[\'answer\']}"\n'
-    )
-    task = create_task(dict(type='file', path=str(path)))
-    assert task.feedback(task.problem(0), '3') == '3 is not 2'
-    path.write_text(path.read_text().split('def feedback')[0])
-    assert create_task(dict(type='file', path=str(path))).feedback(task.problem(0), '3') is None
+    told = 'def feedback(problem, completion):\n    return f"{completion} is not {problem[\'answer\']}"\n'
+    for feedback, found in ((told, '3 is not 2'), ('', None)):
+        task = python_task(tmp_path, PROBLEMS + SCORE + feedback)
+        assert task.feedback(task.problem(1), '3') == found

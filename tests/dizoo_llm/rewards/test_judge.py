@@ -186,22 +186,18 @@ def test_a_completion_with_a_verdict_of_its_own(server, completion):
     assert scores_of(task, completion) == [0.0]
 
 
-def test_columns_are_data_too(server):
-    task = task_of(server.url, prompt='{prompt} {answer} {completion}')
-    task.checked_scores([task.problem(1)], ['me'])
-    assert server.asked[0]['messages'][0]['content'].startswith('{answer} b <completion-')
-
-
-def test_a_column_is_not_the_completion_of_the_model(server):
-    task = task_of(server.url, rows=[dict(ROWS[0], completion='gold')], prompt='{completion} {question}')
-    scores_of(task, 'me')
-    text = server.asked[0]['messages'][0]['content']
-    assert '\nme\n' in text and 'gold' not in text
-
-
-def test_half_a_character_is_judged_too(server):
-    assert scores_of(task_of(server.url), 'a\ud800b') == [1.0]
-    assert '\na?b\n' in server.asked[0]['messages'][0]['content']
+@pytest.mark.parametrize(
+    'row, prompt, completion, sent',
+    [
+        (ROWS[1], '{prompt} {answer} {completion}', 'me', '{answer} b <me>'),  # columns are data too
+        (dict(ROWS[0], completion='gold'), '{completion} {question}', 'me', '<me> Who are you?'),
+        (ROWS[0], '{completion}', 'a\ud800b', '<a?b>'),
+    ]
+)
+def test_what_stands_in_the_rubric(server, row, prompt, completion, sent):
+    assert scores_of(task_of(server.url, rows=[row], prompt=prompt), completion) == [1.0]
+    text = re.sub(r'completion-\w+>\n(.*)\n</completion-\w+', r'\1', server.asked[0]['messages'][0]['content'])
+    assert text.startswith(f'{sent}\n\n')
 
 
 def test_batches_keep_their_connection(server):
