@@ -137,18 +137,21 @@ class FileTask(ListTask):
         self._check_rows = check_rows if self._check == 'math_verify' else None
         found = self._of_process(path, eval_path, eval_size, seed)
         self._items, self._held_out = found.items, found.held_out
-        slow = self._check == 'math_verify'  # an answer may take seconds, during which others are scored
-        known = {name: Reward(RIGHT, slow, self._right if slow else self._right_of) for name in CHECKS}
-        self._rewards = make_rewards(given, found.keys, where, known)
-        self.weights = {reward.name: 1.0 for reward in self._rewards}
-        self.scores_batches = any(reward.in_batches or reward.awaits for reward in self._rewards)
-        self.limits_each = any(reward.awaits or reward.limits_each for reward in self._rewards)
-        self.demonstrates = self._check is not None  # another scorer may not accept the bare answer
+        self._set_rewards(given, found.keys, where)
         if own:
             self.weights, self.return_part = own.weights or self.weights, own.return_part
             self.words, self.chars, self._feedback = own.words, own.chars, own.feedback
         if checks and len(entries) > 1:
             self.return_part = self._rewards[entries.index(self._check)].name
+
+    def _set_rewards(self, given: Any, keys: Keys, where: str) -> None:
+        slow = self._check == 'math_verify'  # an answer may take seconds, during which others are scored
+        known = {name: Reward(RIGHT, slow, self._right if slow else self._right_of) for name in CHECKS}
+        self._rewards = make_rewards(given, keys, where, known)
+        self.weights = {reward.name: 1.0 for reward in self._rewards}
+        self.scores_batches = any(reward.in_batches or reward.awaits for reward in self._rewards)
+        self.limits_each = any(reward.awaits or reward.limits_each for reward in self._rewards)
+        self.demonstrates = self._check is not None  # another scorer may not accept the bare answer
 
     def feedback(self, problem: Problem, completion: str) -> Optional[str]:
         return None if self._feedback is None else self._feedback(problem.metadata[ROW], completion)
