@@ -95,27 +95,21 @@ def _generators(name: Optional[str], config: Optional[Dict], mixture: Optional[L
 
 def _generator(where: str, part: Dict, seed: int, right_by_score: bool) -> Tuple[Any, Tuple[str, int, str]]:
     """The generator of a part of a mixture, and the arguments of ``_dataset`` that make it."""
-    import reasoning_gym
-    if set(part) - {'name', 'config', 'weight'} or not part.get('weight', 1) > 0:
+    from reasoning_gym.factory import DATASETS
+    name, weight = part.get('name'), part.get('weight', 1)
+    if set(part) - {'name', 'config', 'weight'} or not Rule.number(0, open_low=True).holds(weight):
         raise ConfigError(f'{where} = {part!r}: must be a dict of name, config and a positive weight.')
-    if part.get('name') not in reasoning_gym.factory.DATASETS:
-        raise ConfigError(
-            f"{where}.name = {part.get('name')!r}: "
-            f"{nearest(str(part.get('name')), reasoning_gym.factory.DATASETS)}"
-        )
+    if name not in DATASETS:
+        raise ConfigError(f'{where}.name = {name!r}: {nearest(str(name), DATASETS)}')
     try:
-        config = json.dumps(part.get('config') or {}, sort_keys=True)
-        arguments = part['name'], seed, config
+        arguments = name, seed, json.dumps(part.get('config') or {}, sort_keys=True)
         why_not, dataset = _why_not(*arguments), _dataset(*arguments)
     except (TypeError, ValueError, AssertionError) as error:
         raise ConfigError(f'{where}.config = {part.get("config")!r}: {error}') from error
+    if why_not is None and dataset[0]['answer'] is None and not right_by_score:
+        why_not = 'its problems have no reference answer; set env.task.right_by_score = True'
     if why_not is not None:
-        raise ConfigError(f"{where}.name = {part['name']!r}: {why_not}.")
-    if dataset[0]['answer'] is None and not right_by_score:
-        raise ConfigError(
-            f"{where}.name = {part['name']!r}: its problems have no reference answer; set "
-            'env.task.right_by_score = True.'
-        )
+        raise ConfigError(f'{where}.name = {name!r}: {why_not}.')
     return dataset, arguments
 
 
@@ -245,8 +239,7 @@ class ReasoningGymTask(Task):
     def _with_examples(self, problem: Problem) -> Problem:
         messages: List[Dict[str, str]] = []
         for example in self._held_out.examples[problem.metadata['part']]:
-            messages.append(dict(role='user', content=example.prompt))
-            messages.append(dict(role='assistant', content=self.demonstration(example)))
+            messages += [*example.messages, dict(role='assistant', content=self.demonstration(example))]
         return problem.after(messages)
 
     def _fact(self, problem: Problem) -> Union[str, bytes]:

@@ -85,9 +85,8 @@ class TextArenaTask(DividedTask, MultiTurnTask):
             raise ConfigError(
                 f'env.task.id = {self._id!r}: textarena has no such game; {nearest(str(self._id), games)}'
             )
-        where = f'env.task.id = {self._id!r}'
-        if self._arguments:
-            where += f', env.task.env_kwargs = {self._arguments!r}'
+        told = f', env.task.env_kwargs = {self._arguments!r}' if self._arguments else ''
+        where = f'env.task.id = {self._id!r}{told}'
         try:
             with contextlib.redirect_stderr(io.StringIO()):
                 env = self._start(0).env

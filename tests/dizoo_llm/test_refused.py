@@ -92,6 +92,7 @@ TASKS = [
     ('reasoning_gym', dict(answer_in='tags'), "env.task.answer_in = 'tags'"),
     ('reasoning_gym', dict(template='ask'), 'env.task.template'),
     ('reasoning_gym', dict(name=None, config=None, mixture=[dict(nam='gcd')]), r'env.task.mixture\[0\]'),
+    ('reasoning_gym', dict(name=None, config=None, mixture=[dict(name='gcd', weight='2')]), 'and a positive weight'),
     ('reasoning_gym', dict(name=None, config=None, mixture=['gcd']), r'env.task.mixture = .*: must be a list of dicts'),
     ('reasoning_gym', dict(size=0), 'env.task.size = 0: must be an integer of at least 1'),
     ('reasoning_gym', dict(eval_size=-1), 'env.task.eval_size = -1'),
