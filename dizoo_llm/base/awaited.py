@@ -69,10 +69,9 @@ def _causes(error: Optional[BaseException]) -> List[BaseException]:
 
 def _status(error: BaseException) -> Optional[int]:
     """As the errors of openai, httpx and requests, aiohttp, and urllib have it."""
-    of_response = getattr(getattr(error, 'response', None), 'status_code', None)
-    found = (
-        getattr(error, 'status_code', None), of_response, getattr(error, 'status', None), getattr(error, 'code', None)
-    )
+    response = getattr(error, 'response', None)
+    places = (error, 'status_code'), (response, 'status_code'), (error, 'status'), (error, 'code')
+    found = [getattr(*place, None) for place in places]
     return next((status for status in found if isinstance(status, int) and not isinstance(status, bool)), None)
 
 

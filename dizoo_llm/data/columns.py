@@ -41,9 +41,6 @@ class Columns:
             click.echo(f"{self._where}: columns: {', '.join(found)}")
         self.names.update((name, self.names[name] or name) for name in known)
 
-    def __getitem__(self, name: str) -> Optional[str]:
-        return self.names[name]
-
     def answered(self, place: str, row: Dict[str, Any]) -> Dict[str, Any]:
         """The row; without an answer, the assistant's turn at the end of its messages becomes the answer."""
         prompt, answer = self.names['prompt'], self.names['answer'] or USUAL['answer'][0]

@@ -198,7 +198,7 @@ class FileTask(ListTask):
             self._check_references(where, problems, places, repeated)
         if answered > 0:
             warnings.warn(
-                f"{where}: {answered} row(s) have no {columns['answer']!r} (env.task.answer); "
+                f"{where}: {answered} row(s) have no {columns.names['answer']!r} (env.task.answer); "
                 "the assistant's turn at the end of their messages is their reference answer, and not read."
             )
         return problems
@@ -236,9 +236,8 @@ class FileTask(ListTask):
 
     def _problem(self, where: str, place: str, row: Dict[str, Any], columns: Columns) -> Problem:
         columns.check(place, row)
-        prompt, answer, kind, fact = (
-            column and value_of(row, column) for column in map(columns.__getitem__, self._columns)
-        )
+        found = {name: column and value_of(row, column) for name, column in columns.names.items()}
+        prompt, answer = found['prompt'], found['answer']
         written = as_text(answer) if answer is not None and is_text(answer) else None
         reference = None if written is None else EXTRACTORS[self._reference_in](written)
         if reference is None and self._check is not None:
@@ -248,7 +247,7 @@ class FileTask(ListTask):
         text = prompt if isinstance(prompt, list) else self._template.replace('{prompt}', as_text(prompt))
         if not is_prompt(text) or not is_text(Problem(text).text):
             raise ConfigError(f'{where}: {text!r:.80} is neither text nor {messages_of(text)}.')
-        given = dict(solution=written, kind=kind, fact=fact)
+        given = dict(solution=written, kind=found['kind'], fact=found['fact'])
         metadata = {name: as_text(x) for name, x in given.items() if x is not None}
         return Problem(text, reference or '', {**metadata, ROW: row} if self._keeps_rows else metadata)
 

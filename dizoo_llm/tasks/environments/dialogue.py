@@ -36,7 +36,8 @@ async def dialogue(
         answer = await client.chat(messages, schemas)
         if answer is None:
             return said[:-len(results)]
-        calls = [_read(call['function']) for call in answer.get('tool_calls', ())]
+        functions = [call['function'] for call in answer.get('tool_calls', ())]
+        calls = [(function['name'], json.loads(function['arguments'])) for function in functions]
         said.append(_written(answer['content'] or '', calls))
         if not calls or executed == most:
             return said
@@ -44,10 +45,6 @@ async def dialogue(
         messages += [answer, *results]
         said += results
         executed += 1
-
-
-def _read(function: Dict[str, str]) -> Call:
-    return function['name'], json.loads(function['arguments'])
 
 
 def _written(content: str, calls: List[Call]) -> Message:

@@ -25,12 +25,6 @@ class Instance:
         threading.Thread(target=_work, args=(self._calls, ), name='environment', daemon=True).start()
         weakref.finalize(self, self._calls.put, None)
 
-    @classmethod
-    async def create(cls, factory: Callable[[], Any]) -> 'Instance':
-        made = cls()
-        made.environment = await made.value(factory)
-        return made
-
     async def value(self, function: Callable, /, **arguments: Any) -> Any:
         """What a function returns. Raises what it raises."""
         value, error = await self.call(function, **arguments)
@@ -92,7 +86,9 @@ class Pool:
             found = idle.pop()
             if found.loop is loop:  # and not that of the process from which this one was forked
                 return found
-        return await Instance.create(self._factories[name])
+        made = Instance()
+        made.environment = await made.value(self._factories[name])
+        return made
 
     def give(self, name: Optional[str], instance: Instance) -> None:
         self._idle[name].append(instance)
