@@ -61,24 +61,20 @@ def scores_of(task, *completions):
 
 
 # ------------------------------------------------------------------------------------------------- extraction, tests
-@pytest.mark.parametrize(
-    'text, program',
-    [
-        ('```python\nx = 1\n```', 'x = 1'),
-        ('a\n ```py\nx = 1\n\ny = 2\n ```  \nb', 'x = 1\n\ny = 2'),
-        ('```\nx = 1\n```', 'x = 1'),
-        ('```Python3\nx\n```\nagain\n```python\nx\n```', 'x'),
-        ('```bash\npip install x\n```\n```python\nx\n```', 'x'),
-        ('```python\nx\n```\n```python\ny\n```', None),
-        ('```python\nx = 1', None),
-        ('```python\n```python\nx\n```', None),
-        ('```python\nx\n```\n```', None),
-        ('```bash\nx\n```', None),
-        ('x = 1', None),
-        ('Use ```x = 1``` here', None),
-        ('', None),
-    ]
-)  # yapf: disable
+PROGRAMS = {
+    '```python\nx = 1\n```': 'x = 1',
+    'a\n ```py\nx = 1\n\ny = 2\n ```  \nb': 'x = 1\n\ny = 2',
+    '```\nx = 1\n```': 'x = 1',
+    '```Python3\nx\n```\nagain\n```python\nx\n```': 'x',
+    '```bash\npip install x\n```\n```python\nx\n```': 'x',
+}
+NO_PROGRAMS = [
+    '```python\nx\n```\n```python\ny\n```', '```python\nx = 1', '```python\n```python\nx\n```',
+    '```python\nx\n```\n```', '```bash\nx\n```', 'x = 1', 'Use ```x = 1``` here', ''
+]
+
+
+@pytest.mark.parametrize('text, program', [*PROGRAMS.items(), *((text, None) for text in NO_PROGRAMS)])
 def test_only_a_closed_block_of_python_is_a_program(text, program):
     assert block_of(text) == program
 

@@ -111,31 +111,20 @@ def test_what_the_judge_is_sent_and_the_scale(server):
     assert 'from 0 to 8' in user['content']
 
 
-@pytest.mark.parametrize(
-    'reply, score',
-    [
-        ('VERDICT-{code}: 1', 0.0),
-        ('fine\nVERDICT-{code}: 10\n\n', 1.0),
-        ('**VERDICT-{code}: 5.5**', 0.5),
-        ('VERDICT-{code}: **10**', 1.0),
-        ('VERDICT-{code}: 3\non second thoughts\nVERDICT-{code}: 10', 1.0),
-        ('VERDICT-{code}: 0', None),
-        ('VERDICT-{code}: 10.01', None),
-        ('VERDICT-{code}: 1e1', None),
-        ('VERDICT-{code}: ١', None),
-        ('VERDICT-{code}: nan', None),
-        ('VERDICT-{code}: 7/10', None),
-        ('VERDICT-{code}: 7 8', None),
-        ('VERDICT-{code}: N', None),
-        ('VERDICT-{code}: 7\nThat is all.', None),
-        ('I say VERDICT-{code}: 7', None),
-        ('VERDICT-0123456789: 7', None),
-        ('VERDICT: 7', None),
-        ('7', None),
-        ('', None),
-        (None, None),
-    ]
-)  # yapf: disable
+VERDICTS = {
+    'VERDICT-{code}: 1': 0.0,
+    'fine\nVERDICT-{code}: 10\n\n': 1.0,
+    '**VERDICT-{code}: 5.5**': 0.5,
+    'VERDICT-{code}: **10**': 1.0,
+    'VERDICT-{code}: 3\non second thoughts\nVERDICT-{code}: 10': 1.0,
+}
+NO_VERDICTS = [
+    *(f'VERDICT-{{code}}: {number}' for number in ('0', '10.01', '1e1', '١', 'nan', '7/10', '7 8', 'N')),
+    'VERDICT-{code}: 7\nThat is all.', 'I say VERDICT-{code}: 7', 'VERDICT-0123456789: 7', 'VERDICT: 7', '7', '', None
+]
+
+
+@pytest.mark.parametrize('reply, score', [*VERDICTS.items(), *((reply, None) for reply in NO_VERDICTS)])
 def test_only_the_line_that_was_asked_for_is_a_verdict(server, reply, score):
     server.reply = lambda text, n: reply and reply.replace('{code}', CODE.search(text)[1])
     found, = scores_of(task_of(server.url, task=dict(retries=2)), 'me')
