@@ -11,7 +11,7 @@ from .errors import (
     CheckpointError, ConfigError, NumericError, PeerError, TaskError, config_errors, describe, environment_errors,
     is_not_installed, unwrap_task_error
 )
-from .files import check_is_file, check_links, import_name, run_file
+from .files import check_is_file, check_links, import_modules, import_name, run_file
 from .output.json_lines import append_json, json_lines, read_json_lines
 from .output.printable import counted, echo, printable
 from .quiet import ending_at_once, import_ding, importing, is_program, uncollected

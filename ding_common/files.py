@@ -43,6 +43,23 @@ def import_name(name: str, key: str, coroutine: bool = False) -> Any:
     return getattr(module, attribute)
 
 
+def import_modules(section: Dict[str, Any], key: str) -> None:
+    """Import the modules that ``import_names`` of a section lists; ``key`` is the section's dotted path."""
+    modules, rule = section.get('import_names', []), Rule.modules()
+    message = f'{key}.import_names = {modules!r}: must be {rule.allowed}'
+    if not isinstance(modules, (list, tuple)):
+        raise ConfigError(f'{message}.')
+    try:
+        for name in modules:
+            import_module(name)
+    except ImportError as error:  # perhaps of a package that the module needs
+        raise ConfigError(f'{message} ({describe(error)}).') from error
+    except Exception as error:
+        if rule.holds(modules):  # of the user's code
+            raise
+        raise ConfigError(f'{message}.') from error
+
+
 def check_is_file(path: str, key: str) -> None:
     if not os.path.isfile(path):
         raise ConfigError(f"{key} = {path!r}: {'is not a file' if os.path.exists(path) else 'there is no such file'}.")

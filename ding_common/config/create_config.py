@@ -3,11 +3,12 @@ import difflib
 
 from ding.utils import (
     BUFFER_REGISTRY, ENV_MANAGER_REGISTRY, ENV_REGISTRY, LEARNER_REGISTRY, POLICY_REGISTRY, SERIAL_COLLECTOR_REGISTRY,
-    SERIAL_EVALUATOR_REGISTRY, import_module
+    SERIAL_EVALUATOR_REGISTRY
 )
 from easydict import EasyDict
 
-from ding_common.errors import ConfigError, describe
+from ding_common.errors import ConfigError
+from ding_common.files import import_modules
 
 from .check import Rule, require_dict
 
@@ -27,18 +28,7 @@ def check_names(create_config: EasyDict) -> None:
     sections = {name: create_config[name] for name in REGISTRIES if name in create_config}
     for name, section in sections.items():
         require_dict(section, f'create_config.{name}')
-        modules, rule = section.get('import_names', []), Rule.modules()
-        key = f'create_config.{name}.import_names = {modules!r}'
-        if not isinstance(modules, (list, tuple)):
-            raise ConfigError(f'{key}: must be {rule.allowed}.')
-        try:
-            import_module(modules)
-        except ImportError as error:  # perhaps of a package that the module needs
-            raise ConfigError(f'{key}: must be {rule.allowed} ({describe(error)}).') from error
-        except Exception:
-            if rule.holds(modules):
-                raise
-            raise ConfigError(f'{key}: must be {rule.allowed}.')
+        import_modules(section, f'create_config.{name}')
     for name, section in sections.items():
         kind, known = section.get('type'), REGISTRIES[name]
         if kind is not None and not Rule.registered(known).holds(kind):

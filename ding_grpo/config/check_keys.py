@@ -4,13 +4,14 @@ from typing import Any, Dict
 
 from ding.utils import (
     BUFFER_REGISTRY, ENV_REGISTRY, LEARNER_REGISTRY, SERIAL_COLLECTOR_REGISTRY, SERIAL_EVALUATOR_REGISTRY,
-    deep_merge_dicts, import_module
+    deep_merge_dicts
 )
 from ding.worker import LearnerHook, get_buffer_cls
 from ding.worker.learner.learner_hook import hook_mapping
 
 from ding_common import (
-    MOST, ConfigError, Rule, check_config, check_is_file, nearest, parallel, require_dict, require_section
+    MOST, ConfigError, Rule, check_config, check_is_file, import_modules, nearest, parallel, require_dict,
+    require_section
 )
 
 from .keys import RULES
@@ -79,14 +80,8 @@ def check_sections(cfg: Dict, default: Dict) -> None:
     """Check the keys directly under ``policy``, compiled or not, given the policy's own defaults."""
     check_ppo_keys(cfg)
     check_moved(cfg)
-    known = {**_PIPELINE, **default}
-    for key, value in cfg.items():
-        if key not in known:
-            raise ConfigError(f'policy.{key} = {value!r}: unknown key; {nearest(key, known)}')
-        if key in POLICY_RULES and not POLICY_RULES[key].holds(value):
-            raise ConfigError(f'policy.{key} = {value!r}: must be {POLICY_RULES[key].allowed}.')
-        if isinstance(known[key], dict):
-            require_dict(value, f'policy.{key}')
+    sections = {key: {} if isinstance(value, dict) else None for key, value in {**_PIPELINE, **default}.items()}
+    check_config(cfg, sections, POLICY_RULES, 'policy')
 
 
 def check_main_config(main_config: Dict, policy: Dict, default: Dict) -> None:
@@ -100,17 +95,14 @@ def check_main_config(main_config: Dict, policy: Dict, default: Dict) -> None:
     check_exp_name(main_config.get('exp_name', 'default_experiment'))
     written, env = main_config['policy'], main_config['env']
     check_sections(written, default)
-    import_module(written.get('import_names', []))  # these modules may register names that other keys use
+    import_modules(written, 'policy')  # which may register names that other keys use
     if 'type' in written:
         raise ConfigError(f"policy.type = {written['type']!r}: belongs in create_config.policy.")
     check_config(written, schema_of(policy, default), POLICY_RULES, 'policy')
     if written.get('cuda', False):
         parallel.check_gpu()
     require_dict(env.get('manager', {}), 'env.manager')
-    modules = env.get('import_names', [])
-    if not Rule.modules().holds(modules):
-        raise ConfigError(f'env.import_names = {modules!r}: must be {Rule.modules().allowed}.')
-    import_module(modules)
+    import_modules(env, 'env')
     if 'type' in env and not Rule.registered(ENV_REGISTRY).holds(env['type']):
         raise ConfigError(f"env.type = {env['type']!r}: unknown environment; {nearest(env['type'], ENV_REGISTRY)}")
     surrogate = written.get('learn', {}).get('surrogate')
@@ -167,21 +159,16 @@ _HOOK_RULES = dict(
 
 
 def _check_hooks(hooks: Dict) -> None:
+    where = 'policy.learn.learner.hook'
     known = {**LEARNER_REGISTRY.get('base').default_config().hook, 'log_reduce_after_iter': True}
+    rules = {key: Rule.integer(1) for key in known if key.endswith('_after_iter')}
+    rules['load_ckpt_before_run'] = Rule("the path of a checkpoint, or ''", lambda v: isinstance(v, str))
+    check_config({key: value for key, value in hooks.items() if not isinstance(value, dict)}, known, rules, where)
     for key, value in hooks.items():
-        full = f'policy.learn.learner.hook.{key}'
         if isinstance(value, dict):
             if not {'name', 'type', 'position'} <= set(value):
-                raise ConfigError(f'{full} = {dict(value)!r}: a hook needs the keys name, type and position.')
-            check_config(value, _HOOK, _HOOK_RULES, full)
-        elif key not in known:
-            raise ConfigError(f'{full} = {value!r}: unknown key; {nearest(key, known)}')
-        elif key.endswith('_after_iter') and not Rule.integer(1).holds(value):
-            raise ConfigError(f'{full} = {value!r}: must be {Rule.integer(1).allowed}.')
-        elif key == 'save_ckpt_after_run' and not isinstance(value, bool):
-            raise ConfigError(f'{full} = {value!r}: must be True or False.')
-        elif key == 'load_ckpt_before_run' and value != '':
-            if not isinstance(value, str):
-                raise ConfigError(f"{full} = {value!r}: must be the path of a checkpoint, or ''.")
-            if parallel.rank() == 0:  # only the first process reads it
-                check_is_file(value, full)
+                raise ConfigError(f'{where}.{key} = {dict(value)!r}: a hook needs the keys name, type and position.')
+            check_config(value, _HOOK, _HOOK_RULES, f'{where}.{key}')
+    path = hooks.get('load_ckpt_before_run')
+    if path and parallel.rank() == 0:  # only the first process reads it
+        check_is_file(path, f'{where}.load_ckpt_before_run')

@@ -53,43 +53,38 @@ def check_for_tokens(cfg: Dict) -> None:
 def check_for_turns(cfg: Dict, max_turns: int, trajectories: bool = False) -> None:
     """Check that the advantage of a language model, in the compiled section ``policy``, fits ``env.max_turns``, and
     episodes with several ``trajectories``."""
-    advantage, discount = cfg.learn.advantage, cfg.collect.discount_factor
+    policy, advantage, discount = Combination(cfg, DEFAULTS), cfg.learn.advantage, cfg.collect.discount_factor
+    method = loss_config(cfg.learn).adv_method
     if trajectories:
-        policy, reason = Combination(cfg, DEFAULTS), 'with an agent, whose episodes may have several texts'
+        reason = 'with an agent, whose episodes may have several texts'
         for key, value in _OF_WHOLE_EPISODES.items():
             policy.must_be(key, value, reason)
         if advantage not in ('outcome', 'return_to_go_by_step'):
             raise policy.refusal('learn.advantage', f"must be 'outcome' or 'return_to_go_by_step' {reason}.")
-        if loss_config(cfg.learn).adv_method in TOKEN_ADVANTAGE_METHODS:
+        if method in TOKEN_ADVANTAGE_METHODS:
             raise policy.refusal('learn.adv_method', f'compares single tokens, not available {reason}.')
     if max_turns == 1:
+        needed = 'needs env.max_turns above 1, which is 1.'
         if advantage == 'anchor':
-            raise ConfigError("policy.learn.advantage = 'anchor': needs env.max_turns above 1, which is 1.")
+            raise policy.refusal('learn.advantage', needed)
         if cfg.collect.tree.branches and cfg.collect.tree.at == 'turns':
-            raise ConfigError("policy.collect.tree.at = 'turns': needs env.max_turns above 1, which is 1.")
+            raise policy.refusal('collect.tree.at', needed)
         return
+    turns = f'env.max_turns = {max_turns}'
     if cfg.collect.extra_rows > 0:
-        raise ConfigError(
-            f'policy.collect.extra_rows = {cfg.collect.extra_rows}: not available with env.max_turns = {max_turns}, '
-            'because how long a row becomes is known after its last turn only. Set it to 0.'
-        )
+        reason = 'because how long a row becomes is known after its last turn only. Set it to 0.'
+        raise policy.refusal('collect.extra_rows', f'not available with {turns}, {reason}')
     if advantage == 'return_to_go':
-        raise ConfigError(
-            f"policy.learn.advantage = 'return_to_go': biased with env.max_turns = {max_turns}. It compares all turns "
-            'of a group with each other, and the policy decides how many turns a row has. Use '
-            "'return_to_go_by_step', 'outcome' or 'anchor', which are unbiased."
+        raise policy.refusal(
+            'learn.advantage', f'biased with {turns}. It compares all turns of a group with each other, and the policy '
+            "decides how many turns a row has. Use 'return_to_go_by_step', 'outcome' or 'anchor', which are unbiased."
         )
-    method = loss_config(cfg.learn).adv_method
     if method in TOKEN_ADVANTAGE_METHODS and (method != 'remax' or discount != 1):
-        raise ConfigError(
-            f'policy.learn.adv_method = {cfg.learn.adv_method!r}: not available with env.max_turns = {max_turns}. It '
-            'compares single tokens, and turns differ in length.'
-        )
-    if advantage == 'gae' and discount != 1:
-        raise ConfigError(
-            f"policy.collect.discount_factor = {discount}: must be 1 with policy.learn.advantage = 'gae' and "
-            f'env.max_turns = {max_turns}, because a critic discounts by token, and turns differ in length.'
-        )
+        reason = 'It compares single tokens, and turns differ in length.'
+        raise policy.refusal('learn.adv_method', f'not available with {turns}. {reason}')
+    if advantage == 'gae':
+        reason = 'because a critic discounts by token, and turns differ in length'
+        policy.must_be('collect.discount_factor', 1, f"with policy.learn.advantage = 'gae' and {turns}, {reason}")
 
 
 def check_for_steps(cfg: Dict) -> None:

@@ -2,9 +2,9 @@
 import math
 from typing import Dict
 
-from ding.utils import MODEL_REGISTRY, import_module
+from ding.utils import MODEL_REGISTRY
 
-from ding_common import MOST, ConfigError, Rule, check_arguments, nearest
+from ding_common import MOST, ConfigError, Rule, check_arguments, import_modules, nearest
 from ding_common.hub.adapters import base_of_adapters
 
 
@@ -16,10 +16,7 @@ def model_type(model: Dict) -> str:
 
 
 def check_model(model: Dict) -> None:
-    modules = model.get('import_names', [])
-    if not Rule.modules().holds(modules):
-        raise ConfigError(f'policy.model.import_names = {modules!r}: must be {Rule.modules().allowed}.')
-    import_module(modules)
+    import_modules(model, 'policy.model')
     kind = model_type(model)
     if not Rule.registered(MODEL_REGISTRY).holds(kind):
         raise ConfigError(f'policy.model.type = {kind!r}: unknown model; {nearest(kind, MODEL_REGISTRY)}')

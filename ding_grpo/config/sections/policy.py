@@ -1,5 +1,5 @@
 """The keys directly under ``policy``: its processes, its group size, its models; and the replay buffer."""
-from ding_common import ConfigError, Rule, parallel
+from ding_common import Rule, parallel
 
 from ..key import SIZE, Combination, Key, optional
 from ..models import model_type
@@ -74,15 +74,9 @@ def _check_shard(policy: Combination) -> None:
         raise policy.refusal('shard', f"needs policy.model.type = 'causal_lm', not {kind!r}.")
     if policy['model'].get('quantize') is not None:
         raise policy.refusal('shard', 'not available with policy.model.quantize. Remove one of them.')
-    for key in _UNDIVIDED:
-        if policy[key] != policy.default(key):
-            raise _undivided(policy, key)
-    if policy['learn.advantage'] == 'gae':
-        raise _undivided(policy, 'learn.advantage')
-
-
-def _undivided(policy: Combination, key: str) -> ConfigError:
-    return policy.refusal(
-        key, f"not available with policy.shard = {policy['shard']!r}. Set it to {policy.default(key)!r}, or shard to "
-        'False.'
-    )
+    undivided = [key for key in _UNDIVIDED if policy[key] != policy.default(key)]
+    for key in [*undivided, *(['learn.advantage'] if policy['learn.advantage'] == 'gae' else [])]:
+        raise policy.refusal(
+            key, f"not available with policy.shard = {policy['shard']!r}. Set it to {policy.default(key)!r}, or shard "
+            'to False.'
+        )

@@ -1,7 +1,7 @@
 """``policy.collect.processors``: what else changes the sampling distribution, beside temperature, top-k and top-p."""
 from typing import Any, Dict, List
 
-from ding_common import ConfigError, Rule, nearest
+from ding_common import ConfigError, Rule, check_config, nearest
 
 from ..key import POSITIVE, SHARE, Combination
 
@@ -27,25 +27,16 @@ def processor_arguments(processors: List[Dict[str, Any]]) -> Dict[str, Any]:
     ``ConfigError`` if an entry is not a processor, or if there are two of a type."""
     found: Dict[str, Any] = {}
     for entry in processors:
-        kind, arguments = entry['type'], {key: value for key, value in entry.items() if key != 'type'}
-        if ':' in kind:
-            field, needed = 'allowed_tokens', {}
-        elif kind in PROCESSORS:
-            field, needed = kind, dict([PROCESSORS[kind]])
-        else:
+        kind, field = entry['type'], 'allowed_tokens' if ':' in entry['type'] else entry['type']
+        if field not in ('allowed_tokens', *PROCESSORS):
             known = [*PROCESSORS, 'module:function']
             raise ConfigError(f'{PROCESSORS_KEY}: type = {kind!r}: unknown processor; {nearest(kind, known)}')
         if field in found:
             raise ConfigError(f'{PROCESSORS_KEY}: type = {kind!r}: there are two of them. Remove one.')
-        for name in arguments:
-            if name not in needed:
-                raise ConfigError(
-                    f'{PROCESSORS_KEY}: {kind}.{name} = {arguments[name]!r}: unknown key; {nearest(name, needed)}'
-                )
-        for name, rule in needed.items():
-            if not rule.holds(arguments.get(name)):
-                raise ConfigError(f'{PROCESSORS_KEY}: {kind}.{name} = {arguments.get(name)!r}: must be {rule.allowed}.')
-        found[field] = kind if field == 'allowed_tokens' else arguments[next(iter(needed))]
+        needed = dict([PROCESSORS[kind]]) if kind in PROCESSORS else {}
+        arguments = {**dict.fromkeys(needed), **{key: value for key, value in entry.items() if key != 'type'}}
+        check_config(arguments, dict.fromkeys(needed), needed, f'{PROCESSORS_KEY}: {kind}')
+        found[field] = arguments[next(iter(needed))] if needed else kind
     return found
 
 
