@@ -1,10 +1,12 @@
 """Policies with a bound environment, without DI-engine's pipeline, and groups that they sampled."""
 import copy
 from operator import attrgetter
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 from ding.config import compile_config
+from ding.utils import deep_merge_dicts
 from easydict import EasyDict
 
 from ding_grpo.act.actor import Wanted
@@ -72,10 +74,8 @@ def make_policy(main, create, seed=0, model=None, env=None, field=None):
 
 
 def token_policy(policy={}, collect={}, base=None, model=None, env=None, seed=0, field=None, instruments={}, **learn):
-    """
-    The policy of think_answer, made small, with these changes of the sections ``policy``, ``collect``, ``instruments``
-    and ``learn``. ``base`` is the folder of a pretrained model.
-    """
+    """The policy of think_answer, made small, with these changes of the sections ``policy``, ``collect``,
+    ``instruments`` and ``learn``. ``base`` is the folder of a pretrained model."""
     main, create = small('think_answer_grpo', policy=policy)
     main.policy.collect.update(collect)
     main.policy.setdefault('instruments', EasyDict()).update(instruments)
@@ -89,24 +89,19 @@ def token_policy(policy={}, collect={}, base=None, model=None, env=None, seed=0,
 
 def step_policy(model, group_size=2, **sections):
     """A policy of a model that acts in steps; ``sections`` are of ``policy``."""
-    main = EasyDict(
+    policy = dict(group_size=group_size, model=model, collect=dict(groups=1), learn=dict(batch_groups=1))
+    main = dict(
         exp_name='run',
         env=dict(collector_env_num=group_size, evaluator_env_num=1, n_evaluator_episode=1),
-        policy=dict(group_size=group_size, model=model, collect=dict(groups=1), learn=dict(batch_groups=1)),
+        policy=deep_merge_dicts(policy, sections),
     )
-    for name, section in sections.items():
-        main.policy.setdefault(name, EasyDict()).update(section)
-    create = EasyDict(
+    create = dict(
         env=dict(type='gymnasium_env', import_names=['ding_grpo']),
         env_manager=dict(type='base'),
         policy=dict(type='grpo'),
         collector=dict(type='group')
     )
-    cfg = compile_config(main, seed=0, auto=True, create_cfg=create, save_cfg=False)
-    torch.manual_seed(0)
-    policy = OpenPolicy(cfg.policy, seed=0)
-    policy.bind(None)
-    return policy
+    return make_policy(main, create, env=SimpleNamespace(token_spec=None))
 
 
 def vector(parameters):

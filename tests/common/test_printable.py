@@ -29,6 +29,7 @@ def test_the_screen(capsys):
     show_progress([HOSTILE])
     assert capsys.readouterr().out == f'{SHOWN}\n\r{SHOWN}'
     assert shorten('a\n\x1b[2J\r\u202eb', 100) == r'a \x1b[2J \u202eb' and len(shorten(HOSTILE * 9, 30)) == 30
+    assert shorten('0123456789', 7) == '...6789'
 
 
 def test_files_of_json_lines_keep_the_text_and_hold_no_such_character(tmp_path):

@@ -50,14 +50,16 @@ def test_registered_names():
     'create, message', [
         (dict(policy=dict(type='gpro')), "create_config.policy.type = 'gpro': .*did you mean .*'grpo'"),
         (dict(env=dict(type='mine')), "env.type = 'mine': .*check that import_names lists its module"),
+        (dict(collector=dict(type='grup')), "collector.type = 'grup': must be a registered name; did you mean 'gro"),
+        (dict(collector=dict(type=[])), r'collector.type = \[\]: must be a registered name'),
+        (dict(evaluator=dict(type='grup')), "evaluator.type = 'grup': must be a registered name"),
+        (dict(env_manager=dict(type='x')), "env_manager.type = 'x': must be a registered name; check that import_n"),
         (dict(env=dict(type='x', import_names=['no_such_module'])), r'env.import_names = .*no_such_module'),
         (dict(env='token_env'), "create_config.env = 'token_env': must be a dict"),
         (dict(policy=dict(type=3)), 'create_config.policy.type = 3'),
         *(
-            (
-                dict(env=dict(type='x', import_names=modules)
-                     ), 'env.import_names = .*: must be a list of modules that can'
-            ) for modules in ('ding_grpo', 3, [3], [''], ['.x'], None)
+            (dict(env=dict(import_names=modules)), 'env.import_names = .*: must be a list of modules that can')
+            for modules in ('ding_grpo', 3, [3], [''], ['.x'], None)
         ),
     ],
     ids=str

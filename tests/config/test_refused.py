@@ -20,6 +20,8 @@ TOP, NO_TOP = dict(entropy=dict(top_share=0.2)), 'entropy.top_share = 0.2: not a
 REPLACING = dict(collector=dict(max_replacements=1))
 WITHIN_9 = dict(num_training_steps=9)
 POOLS = dict(problem_order='pools')
+SHARD = dict(multi_gpu=True, shard=True)
+DIVIDED = dict(policy=SHARD)
 
 
 def one_line(make, message):
@@ -117,6 +119,15 @@ def test_a_wrong_value_is_shown_with_its_key_and_what_is_allowed(path, value, me
         (dict(PRESET, loss='dro', off_policy=dict(correction='token')), "with surrogate 'dro'"),
         (dict(PRESET, loss='gmpo', off_policy=dict(mask=0.1)), "with surrogate 'geo_mean'"),
         (dict(instruments=dict(shadow_every=5)), 'shadow_every = 5: needs losses to compare'),
+        # a model that is divided among processes
+        (dict(policy=dict(shard=True)), 'policy.shard = True: needs policy.multi_gpu = True'),
+        (dict(policy=dict(shard='machine')), "policy.shard = 'machine': needs policy.multi_gpu = True"),
+        (dict(DIVIDED, advantage='gae'), "policy.learn.advantage = 'gae': not available with policy.shard"),
+        (dict(DIVIDED, log_prob_fn='naive_method'), "log_prob_fn = 'naive_method': not available with policy.shard"),
+        (dict(DIVIDED, demonstrations=dict(share=0.5)), 'share = 0.5: not available with policy.shard'),
+        (dict(DIVIDED, instruments=dict(shadow=['dapo'])), r"shadow = \['dapo'\]: not available with policy.shard"),
+        (dict(DIVIDED, instruments=dict(noise_every=3)), 'noise_every = 3: not available with policy.shard'),
+        (dict(policy=dict(SHARD, teacher=dict(pretrained='a'))), 'teacher = .*: not available with policy.shard'),
         (dict(TOP, instruments=dict(shadow=['gmpo'])), "this run cannot have 'gmpo'"),
         (dict(RPP, drop_equal_groups=True), 'drop_equal_groups = True: must be False with policy.learn.adv_method'),
         (dict(RPP, advantage='return_to_go_by_step'), "adv_method = 'reinforce_plus_plus': with advantage"),
@@ -207,11 +218,16 @@ def test_what_policies_of_steps_cannot_have(model, sections, message):
     one_line(lambda: step_policy(model, learn=sections), message)
 
 
-@pytest.mark.parametrize('sections', [dict(teacher=dict(pretrained='a')), dict(collect=dict(extra_rows=1))], ids=str)
-def test_sections_that_policies_of_steps_cannot_have(sections):
-    one_line(
-        lambda: step_policy(DISCRETE, **sections), r'policy.(teacher|collect.extra_rows) = .*only available with l'
-    )
+@pytest.mark.parametrize(
+    'sections, message', [
+        (dict(teacher=dict(pretrained='a')), 'policy.teacher = .*only available with language models'),
+        (dict(collect=dict(extra_rows=1)), 'policy.collect.extra_rows = 1: only available with language models'),
+        (SHARD, "policy.shard = True: needs policy.model.type = 'causal_lm', not 'vac'"),
+    ],
+    ids=str
+)
+def test_sections_that_policies_of_steps_cannot_have(sections, message):
+    one_line(lambda: step_policy(DISCRETE, **sections), message)
 
 
 @pytest.mark.parametrize('kind, what', [('obs_norm', 'observations'), ('reward_norm', 'rewards')])
