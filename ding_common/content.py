@@ -12,11 +12,9 @@ from .errors import CheckpointError, describe
 
 
 def check_content(found: Any, own: Any, where: str) -> None:
-    """
-    Raise a ``CheckpointError`` unless what a file contains has the types of ``own``: numbers and texts, tensors of
+    """Raise a ``CheckpointError`` unless what a file contains has the types of ``own``: numbers and texts, tensors of
     floating-point or other numbers, and their nesting. An integer is at least 0 if the other one is, a number is finite
-    if the other one is. Keys that only one of the two has are not compared, nor shapes and lengths.
-    """
+    if the other one is. Keys that only one of the two has are not compared, nor shapes and lengths."""
     difference = _difference(found, own, '')
     if difference is not None:
         raise CheckpointError(f'{where} has the wrong content: {difference}')

@@ -25,10 +25,8 @@ class _OneLine(click.ClickException):
 
 
 class ConfigError(_OneLine, ValueError):
-    """
-    An invalid config: a ``click.ClickException``, for which ``ding`` prints one line and exits with code 1, and a
-    ``ValueError``, which a Python caller expects.
-    """
+    """An invalid config: a ``click.ClickException``, for which ``ding`` prints one line and exits with code 1, and a
+    ``ValueError``, which a Python caller expects."""
 
 
 class NumericError(_OneLine, ArithmeticError):
@@ -36,10 +34,8 @@ class NumericError(_OneLine, ArithmeticError):
 
 
 class TaskError(_OneLine, RuntimeError):
-    """
-    A task that raised an error or returned an invalid value. DI-engine's env managers pass on only the text of an
-    exception: until ``marked`` is False, it encloses the message in markers, which ``unwrap_task_error`` finds.
-    """
+    """A task that raised an error or returned an invalid value. DI-engine's env managers pass on only the text of an
+    exception: until ``marked`` is False, it encloses the message in markers, which ``unwrap_task_error`` finds."""
 
     _opening, _closing = '[task error]', '[end of task error]'
     marked = True

@@ -77,12 +77,10 @@ def check_writable(folder: str, error: OSError) -> None:
 
 
 def check_links(path: str, key: str, to_folders: bool = False, besides: str = '') -> None:
-    """
-    Reject symbolic links that lead out of a folder, or out of that of a file, so that its author cannot make this
+    """Reject symbolic links that lead out of a folder, or out of that of a file, so that its author cannot make this
     machine read other files, and what is neither file nor folder, such as a pipe, which nobody may ever write. A folder
     in the hub's cache may link to others of its repository. With ``to_folders`` links may lead to folders outside, such
-    as those of a larger disk. The folder ``besides`` in it is not looked at.
-    """
+    as those of a larger disk. The folder ``besides`` in it is not looked at."""
     folder = path if os.path.isdir(path) else os.path.dirname(path) or '.'
     names = [os.path.join(where, name) for where, *below in os.walk(path) for names in below
              for name in names] if os.path.isdir(path) else [path]

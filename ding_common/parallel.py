@@ -46,10 +46,8 @@ def check_gpu() -> None:
 
 
 def gpu() -> int:
-    """
-    The index of this process's GPU among the visible ones: ``LOCAL_RANK``, or 0 if only one is visible, for example
-    because a launcher sets ``CUDA_VISIBLE_DEVICES`` for each process.
-    """
+    """The index of this process's GPU among the visible ones: ``LOCAL_RANK``, or 0 if only one is visible, for example
+    because a launcher sets ``CUDA_VISIBLE_DEVICES`` for each process."""
     check_gpu()
     count, number = torch.cuda.device_count(), int(os.environ.get('LOCAL_RANK', 0))
     processes = int(os.environ.get('LOCAL_WORLD_SIZE', number + 1))
@@ -97,10 +95,8 @@ def _check_own_gpus() -> None:
 
 
 def end(failed: bool = False) -> None:
-    """
-    Destroy the process group. That of NCCL is kept if this process ends with an error: destroying it would wait for the
-    others, which wait for this process. Its connections close when the process exits.
-    """
+    """Destroy the process group. That of NCCL is kept if this process ends with an error: destroying it would wait for
+    the others, which wait for this process. Its connections close when the process exits."""
     if dist.is_initialized() and not (failed and 'nccl' in dist.get_backend_config()):
         dist.destroy_process_group()
 
@@ -146,10 +142,8 @@ def all_gather(thing: Any) -> List[Any]:
 
 
 def broadcast_object(thing: Any) -> Any:
-    """
-    The object of rank 0 in all processes, of the types of ``all_gather``. Its tensors are sent one by one, without a
-    copy beside the others, and are on the CPU in the other processes.
-    """
+    """The object of rank 0 in all processes, of the types of ``all_gather``. Its tensors are sent one by one, without a
+    copy beside the others, and are on the CPU in the other processes."""
     if world_size() == 1:
         return thing
     tensors: List[Tensor] = []
@@ -226,10 +220,8 @@ def _check_alike(tensors: List[Tensor]) -> None:
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """
-    Turn errors caused by another process, which has exited or does not respond, into a ``PeerError``. It encloses code
-    that waits for other processes, and also works as a decorator.
-    """
+    """Turn errors caused by another process, which has exited or does not respond, into a ``PeerError``. It encloses
+    code that waits for other processes, and also works as a decorator."""
     try:
         yield
     except RuntimeError as error:  # raised by torch.distributed for its backends, and for other reasons

@@ -15,10 +15,8 @@ ABORTED = '\nAborted!\n'  # as click says it
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """
-    For imports of many modules: no garbage is collected meanwhile. PyTorch, DI-engine and transformers are 5,000
-    modules with a million objects; to look through them again and again takes a quarter of the time of their import.
-    """
+    """For imports of many modules: no garbage is collected meanwhile. PyTorch, DI-engine and transformers are 5,000
+    modules with a million objects; to look through them again and again takes a quarter of the time of their import."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -67,11 +65,9 @@ def show_any_text() -> None:
 
 @contextlib.contextmanager
 def ending_at_once() -> Iterator[None]:
-    """
-    For code that an exception must not interrupt, as it would be caught, printed or lost on its way: while a program is
-    still importing, and while DI-engine builds a run. Ctrl-C ends the program in one line. It does what it did before
-    in a program that only imports this package, such as a notebook.
-    """
+    """For code that an exception must not interrupt, as it would be caught, printed or lost on its way: while a program
+    is still importing, and while DI-engine builds a run. Ctrl-C ends the program in one line. It does what it did
+    before in a program that only imports this package, such as a notebook."""
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as in a background job of a script
     if ignored or sys.excepthook is not _print_error or threading.current_thread() is not threading.main_thread():
         yield
@@ -97,12 +93,10 @@ def _print_error(kind: Type[BaseException], error: BaseException, trace: Optiona
 
 
 def import_ding() -> None:
-    """
-    Import DI-engine without the notices that it, treevalue and the old gym print on import. They concern optional
+    """Import DI-engine without the notices that it, treevalue and the old gym print on import. They concern optional
     packages and the end of gym, on which a user of this plugin cannot act. Errors still show. If DI-engine is already
     imported (the ``ding`` command imports it before any plugin), this does nothing for them. ``bitsandbytes`` warns
-    that it lacks another package as soon as it is installed, since peft imports it.
-    """
+    that it lacks another package as soon as it is installed, since peft imports it."""
     logging.getLogger('bitsandbytes').setLevel(logging.ERROR)
     if 'ding.entry' in sys.modules:
         return

@@ -20,10 +20,8 @@ ALL = (NAME, *BENEATH, 'torch', 'tokenizers', 'numpy', 'gguf')
 
 
 def untested(beneath: Sequence[str] = BENEATH) -> List[str]:
-    """
-    For each package ``beneath`` this one whose installed version is outside the bounds of ``setup.py``, a line that
-    says so. None if this package is not installed, but on the path.
-    """
+    """For each package ``beneath`` this one whose installed version is outside the bounds of ``setup.py``, a line that
+    says so. None if this package is not installed, but on the path."""
     try:
         required = map(Requirement, requires(NAME) or ())
     except PackageNotFoundError:

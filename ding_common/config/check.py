@@ -141,10 +141,8 @@ def require_dict(value: Any, key: str) -> None:
 
 
 def check_arguments(args: Dict, function: Callable, where: str) -> None:
-    """
-    Check a section of a config against the signature of the function that receives its keys as arguments: names, and
-    types where the annotation is simple, or as the default's. The function itself reports missing arguments.
-    """
+    """Check a section of a config against the signature of the function that receives its keys as arguments: names, and
+    types where the annotation is simple, or as the default's. The function itself reports missing arguments."""
     parameters = inspect.signature(function).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name, value in args.items():

@@ -58,13 +58,11 @@ def shipped_configs() -> Dict[str, str]:
 def shipped_config(name: str,
                    exp_name: Optional[str] = None,
                    env_of: Optional[str] = None) -> Tuple[EasyDict, EasyDict]:
-    """
-    A copy of a shipped config, such as ``think_answer_grpo``, to start another one from: ``main_config`` and
+    """A copy of a shipped config, such as ``think_answer_grpo``, to start another one from: ``main_config`` and
     ``create_config``. It has only the keys that its file writes, so that what follows from other keys, such as
     ``collector_env_num``, is derived after your changes. ``exp_name`` replaces its output folder. ``env_of`` names a
     shipped config whose keys of ``env`` and ``policy.model`` replace those of the copy; keys that only the copy has
-    stay. Raises a ``ConfigError`` if there is no such config.
-    """
+    stay. Raises a ``ConfigError`` if there is no such config."""
     main_config, create_config = _read_shipped(name)
     if env_of is not None:
         other, _ = _read_shipped(env_of)

@@ -50,10 +50,8 @@ class Documented:
         ]
 
     def sections(self, name: str, path: str) -> Iterator[Section]:
-        """
-        The sections of a class's defaults, or of a name's, each before those in it. ``path`` is where they are in a
-        config, such as ``policy``. Raises a ``ValueError`` if there are none, or if a key has no comment.
-        """
+        """The sections of a class's defaults, or of a name's, each before those in it. ``path`` is where they are in a
+        config, such as ``policy``. Raises a ``ValueError`` if there are none, or if a key has no comment."""
         yield from self._sections(*self._defaults(name), path, '')
 
     def _sections(self, source: Source, call: ast.Call, path: str, note: str) -> Iterator[Section]:

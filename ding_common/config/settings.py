@@ -14,10 +14,8 @@ _INFINITE = dict(inf=float('inf'))  # the only number that is no Python literal
 
 
 def change(main_config: EasyDict, create_config: EasyDict, settings: Iterable[str]) -> None:
-    """
-    Set keys of both configs. A setting is ``KEY=VALUE``: a dotted path that begins with ``policy``, ``env``,
-    ``exp_name`` or ``create_config``, and a Python literal, ``inf``, or a text. A pipeline checks it like a file's.
-    """
+    """Set keys of both configs. A setting is ``KEY=VALUE``: a dotted path that begins with ``policy``, ``env``,
+    ``exp_name`` or ``create_config``, and a Python literal, ``inf``, or a text. A pipeline checks it like a file's."""
     for setting in settings:
         set_key(main_config, create_config, *parsed(setting), setting)
 
@@ -51,10 +49,8 @@ def parsed(setting: str) -> Tuple[str, Any]:
 
 
 def sweep(settings: Iterable[str]) -> Iterator[Tuple[List[str], str]]:
-    """
-    All combinations of settings of which each may have several values, ``KEY=VALUE,VALUE``; and a name for each, with
-    the last parts of the keys that have several.
-    """
+    """All combinations of settings of which each may have several values, ``KEY=VALUE,VALUE``; and a name for each,
+    with the last parts of the keys that have several."""
     values = {parsed(setting)[0]: _values(setting.partition('=')[2]) for setting in settings}
     last = {key: key.rpartition('.')[2] for key, of_key in values.items() if len(of_key) > 1}
     short = {key: name if list(last.values()).count(name) == 1 else key for key, name in last.items()}

@@ -21,10 +21,8 @@ _CODE = re.compile(r'[A-Za-z_][\w.]*:[A-Za-z_]\w*|.+\.py(:\w+)?')
 
 
 def as_literals(value: Any) -> Any:
-    """
-    A config in which all is data: functions and classes are ``'module:name'``, or ``'file.py:name'`` of the script that
-    runs, and other objects are texts.
-    """
+    """A config in which all is data: functions and classes are ``'module:name'``, or ``'file.py:name'`` of the script
+    that runs, and other objects are texts."""
     if isinstance(value, dict):
         return {as_literals(key): as_literals(x) for key, x in value.items()}
     if isinstance(value, (list, tuple)):

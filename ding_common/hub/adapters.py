@@ -113,10 +113,8 @@ def check_keys(config: Dict[str, Any], before: str, after: str = '') -> None:
 
 
 def base_of_adapters(pretrained: str, where: str) -> Optional[str]:
-    """
-    The base model that the ``adapter_config.json`` of a folder or hub name gives; None without that file. Raises a
-    ``ConfigError`` if the folder also contains a full model.
-    """
+    """The base model that the ``adapter_config.json`` of a folder or hub name gives; None without that file. Raises a
+    ``ConfigError`` if the folder also contains a full model."""
     try:
         with quiet_hub():
             path = find_adapter_config_file(pretrained)

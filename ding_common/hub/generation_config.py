@@ -9,12 +9,10 @@ from transformers import GenerationConfig, PreTrainedModel
 def saved_generation_config(
         lm: PreTrainedModel, ids: Dict[str, Any], tokens: int, max_new_tokens: Optional[int]
 ) -> GenerationConfig:
-    """
-    Defaults of ``generate`` of a trained model: those of the model that it started from, not those of the training. A
-    model that started from random weights has none: it decodes greedily, as far as it was trained. ``ids`` are special
-    tokens by name, such as ``eos_token_id``. Tokens beyond the ``tokens`` of the tokenizer are suppressed.
-    ``max_new_tokens`` is the length limit of the training; a lower one of the start is raised.
-    """
+    """Defaults of ``generate`` of a trained model: those of the model that it started from, not those of the training.
+    A model that started from random weights has none: it decodes greedily, as far as it was trained. ``ids`` are
+    special tokens by name, such as ``eos_token_id``. Tokens beyond the ``tokens`` of the tokenizer are suppressed.
+    ``max_new_tokens`` is the length limit of the training; a lower one of the start is raised."""
     config, limit = copy.deepcopy(lm.generation_config), lm.generation_config.max_new_tokens
     try:
         config.validate(strict=True)

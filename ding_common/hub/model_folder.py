@@ -26,10 +26,8 @@ _WEIGHTS = (
 
 
 def check_model_folder(pretrained: str, key: str) -> None:
-    """
-    Require a hub name, or a folder that does not lead outside, unpack to more than it has, or take minutes to build.
-    Files of the hub are in the cache and not checked.
-    """
+    """Require a hub name, or a folder that does not lead outside, unpack to more than it has, or take minutes to build.
+    Files of the hub are in the cache and not checked."""
     if not isinstance(pretrained, str) or not pretrained:
         raise ConfigError(f'{key} = {pretrained!r}: must be a folder or a hub name.')
     if not os.path.isdir(pretrained):

@@ -44,10 +44,8 @@ class Pretrained(NamedTuple):
 
     @classmethod
     def locate(cls, pretrained: str, gguf_file: Optional[str], key: str) -> 'Pretrained':
-        """
-        Find a model by folder, hub name or key of ``PACKAGED_MODELS``, and the name of a GGUF file in it. ``key`` is
-        the dotted path of the config's section. No file of a package is executed.
-        """
+        """Find a model by folder, hub name or key of ``PACKAGED_MODELS``, and the name of a GGUF file in it. ``key`` is
+        the dotted path of the config's section. No file of a package is executed."""
         where = f'{key}.pretrained = {pretrained!r}'
         check_model_folder(pretrained, f'{key}.pretrained')
         is_folder = os.path.isdir(pretrained)

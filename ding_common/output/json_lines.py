@@ -20,11 +20,9 @@ def read_json_lines(path: str) -> List[Dict[str, Any]]:
 
 
 def json_lines(path: str, convert: Callable[[Dict[str, Any]], Any] = lambda record: record) -> Iterator[Any]:
-    """
-    The records of a JSON lines file, one at a time, as ``convert`` returns them; none if the file does not exist. A
+    """The records of a JSON lines file, one at a time, as ``convert`` returns them; none if the file does not exist. A
     last line without line break, left by a kill or a full disk, is skipped. Of the lines that cannot be read, or that
-    ``convert`` refuses by an error, the first is printed with its number, and the number of further ones at the end.
-    """
+    ``convert`` refuses by an error, the first is printed with its number, and the number of further ones at the end."""
     if not os.path.exists(path):
         return
     left_out = 0

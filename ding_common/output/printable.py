@@ -6,10 +6,8 @@ import click
 
 
 def printable(text: str, escape: Callable[[str], str] = lambda c: repr(c)[1:-1]) -> str:
-    """
-    The text with escapes such as ``\\x1b`` for unprintable characters except spaces and line breaks: a terminal would
-    obey them, and they can hide or reorder what follows.
-    """
+    """The text with escapes such as ``\\x1b`` for unprintable characters except spaces and line breaks: a terminal
+    would obey them, and they can hide or reorder what follows."""
     if text.isprintable():
         return text
     return ''.join(c if c.isprintable() or c == '\n' or unicodedata.category(c) == 'Zs' else escape(c) for c in text)

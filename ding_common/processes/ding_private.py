@@ -7,10 +7,8 @@ from .env_manager import TogetherManager
 
 
 def disable_auto_reset(manager: Any) -> None:
-    """
-    Stop an env manager from resetting an environment at the end of its episode: in threads, whose errors leave the run
-    waiting forever, and in vain, since a group is reset as a whole.
-    """
+    """Stop an env manager from resetting an environment at the end of its episode: in threads, whose errors leave the
+    run waiting forever, and in vain, since a group is reset as a whole."""
     manager._auto_reset = False
 
 

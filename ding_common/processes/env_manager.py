@@ -35,11 +35,9 @@ LOG.addFilter(_is_shown)
 
 
 class _Guarded:
-    """
-    Managers of environments in processes. Ctrl-C in a terminal and torchrun's SIGTERM go to the whole process group,
+    """Managers of environments in processes. Ctrl-C in a terminal and torchrun's SIGTERM go to the whole process group,
     and would kill these processes before the learner has saved. One that has been killed would end in tracebacks of its
-    pipe, of a reset that is tried again, and of closing the others; here it is a ``PeerError``.
-    """
+    pipe, of a reset that is tried again, and of closing the others; here it is a ``PeerError``."""
 
     def step(self, *args, **kwargs) -> Any:
         return self._while_alive(super().step, *args, **kwargs)

@@ -28,13 +28,11 @@ def resident_memory() -> float:
 
 
 class MemoryMeter:
-    """
-    ``most``: the largest memory of each part of an update, in MiB. On a GPU it is the peak of what torch allocated on
-    it during the part. On a CPU it is the resident memory of this process at the borders of the part, or the peak of
+    """``most``: the largest memory of each part of an update, in MiB. On a GPU it is the peak of what torch allocated
+    on it during the part. On a CPU it is the resident memory of this process at the borders of the part, or the peak of
     the process if the part raised it: a part that holds less than an earlier one and frees it is seen at its borders
     only. Of the blocks of a part, the first, second, fourth, eighth and so on are measured, so that many short blocks
-    cost little.
-    """
+    cost little."""
 
     def __init__(
             self,

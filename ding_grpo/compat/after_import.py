@@ -1,34 +1,39 @@
-"""What changes in a module of DI-engine that is imported later than this package, once it is."""
+"""What is done at the import of modules that come after this package."""
 import sys
+from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Callable, Optional
 
 
-class AfterImport(MetaPathFinder):
+class Finder(MetaPathFinder):
+    """Changes how modules that the other finders find are executed at their import: those that ``wants`` names, by
+    ``run``, which is called with the function that executes a module, and with the module."""
+
+    def find_spec(self, name: str, path: Any = None, target: Optional[ModuleType] = None) -> Optional[ModuleSpec]:
+        if not self.wants(name):
+            return None
+        others = [f for f in sys.meta_path if f is not self and hasattr(f, 'find_spec')]  # old packages add others
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+        if spec is not None:
+            spec.loader.exec_module = partial(self.run, spec.loader.exec_module)
+        return spec
+
+
+class AfterImport(Finder):
     """Calls a function with a module after its import, once."""
 
     def __init__(self, name: str, function: Callable[[ModuleType], None]) -> None:
         self._name, self._function = name, function
 
-    def find_spec(self, name: str, path: Any = None, target: Optional[ModuleType] = None) -> Optional[ModuleSpec]:
-        if name != self._name:
-            return None
+    def wants(self, name: str) -> bool:
+        return name == self._name
+
+    def run(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
         sys.meta_path.remove(self)
-        others = [f for f in sys.meta_path if hasattr(f, 'find_spec')]
-        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
-        if spec is not None:
-            spec.loader.exec_module = self._and_then(spec.loader.exec_module)
-        return spec
-
-    def _and_then(self, execute: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            self._function(module)
-
-        return exec_module
+        execute(module)
+        self._function(module)
 
 
 def watch(name: str, function: Callable[[ModuleType], None]) -> None:

@@ -4,45 +4,35 @@ Until then ``import ding_grpo`` does nothing, so that the losses of ``ding_grpo.
 """
 import sys
 from importlib import import_module
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, ContextManager, Optional
+from typing import Callable, ContextManager
+
+from .after_import import Finder
 
 
-class WithDing(MetaPathFinder):
+class WithDing(Finder):
     """Registers the parts once ``ding`` has been imported. If a part of this package imports it, such as
     ``ding_grpo.policy``, that part must be complete before, and so must the one that imports that part."""
 
     def __init__(self) -> None:
         self._under_way = 0
 
-    def find_spec(self, name: str, path: Any = None, target: Optional[ModuleType] = None) -> Optional[ModuleSpec]:
-        if name != 'ding' and not name.startswith('ding_grpo.') or name.startswith('ding_grpo.rl_utils'):
-            return None
-        others = [f for f in sys.meta_path if f is not self and hasattr(f, 'find_spec')]  # old packages add others
-        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
-        if spec is not None:
-            spec.loader.exec_module = self._counted(spec.loader.exec_module)
-        return spec
+    def wants(self, name: str) -> bool:
+        return name == 'ding' or name.startswith('ding_grpo.') and not name.startswith('ding_grpo.rl_utils')
 
-    def _counted(self, execute: Any) -> Any:
-
-        def exec_module(module: ModuleType) -> None:
-            self._under_way += 1
-            try:
-                execute(module)
-                if module.__name__ == 'ding':
-                    _import_the_rest()
-            finally:
-                self._under_way -= 1
-            if self._under_way == 0 and 'ding' in sys.modules and self in sys.meta_path:
-                sys.meta_path.remove(self)
-                register()
-
-        return exec_module
+    def run(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+        self._under_way += 1
+        try:
+            execute(module)
+            if module.__name__ == 'ding':
+                _import_the_rest()
+        finally:
+            self._under_way -= 1
+        if self._under_way == 0 and 'ding' in sys.modules and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            register()
 
 
 def _import_the_rest() -> None:

@@ -85,11 +85,9 @@ def check_sections(cfg: Dict, default: Dict) -> None:
 
 
 def check_main_config(main_config: Dict, policy: Dict, default: Dict) -> None:
-    """
-    Check a user's config before DI-engine merges it with the defaults ``policy``, where it would fail with a traceback
-    if a section is not a dict. ``default`` are the policy's own defaults. ``check_policy_config`` later checks whether
-    values are consistent with each other.
-    """
+    """Check a user's config before DI-engine merges it with the defaults ``policy``, where it would fail with a
+    traceback if a section is not a dict. ``default`` are the policy's own defaults. ``check_policy_config`` later
+    checks whether values are consistent with each other."""
     for section in ('env', 'policy'):
         require_section(main_config, section, 'main_config')
     check_exp_name(main_config.get('exp_name', 'default_experiment'))

@@ -127,11 +127,9 @@ def check_wrappers(env: Dict) -> None:
 
 
 def check_replay(cfg: Dict, kind: str = 'advanced') -> None:
-    """
-    Check the options of ``policy`` that matter for ``ding -m serial`` only. Its replay buffer, of the registered name
-    ``kind``, must not return groups of any age: the importance ratio corrects for a policy that is a few updates old,
-    not for a much older one.
-    """
+    """Check the options of ``policy`` that matter for ``ding -m serial`` only. Its replay buffer, of the registered
+    name ``kind``, must not return groups of any age: the importance ratio corrects for a policy that is a few updates
+    old, not for a much older one."""
     buffer = cfg.get('other', {}).get('replay_buffer', {})
     bounds = {key: buffer.get(key, float('inf')) for key in ('max_use', 'max_staleness')}
     if not set(bounds) & set(BUFFER_REGISTRY.get(kind).default_config()):

@@ -62,11 +62,9 @@ def make_optimizer(
         matrices: Collection[nn.Parameter] = (),
         fused: Optional[bool] = None
 ) -> Optimizer:
-    """
-    The optimizer of a section ``policy.learn`` for what is trained. ``matrices`` are the weights that Muon trains, see
-    ``hidden_matrices``; ``fused`` is an argument of classes that have a fused step. Raises ``ConfigError`` if the class
-    does not take an argument, or refuses its value.
-    """
+    """The optimizer of a section ``policy.learn`` for what is trained. ``matrices`` are the weights that Muon trains,
+    see ``hidden_matrices``; ``fused`` is an argument of classes that have a fused step. Raises ``ConfigError`` if the
+    class does not take an argument, or refuses its value."""
     args = dict(learn['optimizer'])
     kind, offload = args.pop('type'), args.pop('offload', False)
     if offload:

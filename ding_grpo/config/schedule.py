@@ -7,12 +7,10 @@ from transformers import get_scheduler
 
 
 class Schedule:
-    """
-    A schedule of ``transformers`` that counts updates. An update without an optimizer step (equal groups dropped, NaN
-    or infinite numbers) also advances it, so that it ends on time. If the warm-up of W updates starts at rate 0, its
-    update u, from 0 to W - 1, has the rate of step u + 1. No update then has the rate 0. All other rates are those of
-    ``transformers``.
-    """
+    """A schedule of ``transformers`` that counts updates. An update without an optimizer step (equal groups dropped,
+    NaN or infinite numbers) also advances it, so that it ends on time. If the warm-up of W updates starts at rate 0,
+    its update u, from 0 to W - 1, has the rate of step u + 1. No update then has the rate 0. All other rates are those
+    of ``transformers``."""
 
     def __init__(self, options: Dict[str, Any], learning_rate: float) -> None:
         """``options`` are ``policy.learn.lr_scheduler``. Raises any exception of ``transformers`` if they are

@@ -13,11 +13,9 @@ _KEY = 'policy.learn.surrogate'
 
 
 def find_surrogate(name: str, options: Dict[str, Any] = {}) -> Union[str, Surrogate]:
-    """
-    Look up a surrogate by a key of ``SURROGATES`` or by ``'module:function'``, and try it on small tensors with
+    """Look up a surrogate by a key of ``SURROGATES`` or by ``'module:function'``, and try it on small tensors with
     ``policy.learn.surrogate_options``, so that a wrong function fails before training. Returns the name or the
-    function, as an argument for ``grpo_error``.
-    """
+    function, as an argument for ``grpo_error``."""
     if name in SURROGATES:
         _try(SURROGATES[name], name, options)
         return name

@@ -36,10 +36,8 @@ SAVING = ('load_ckpt_before_run', 'save_ckpt_after_iter', 'save_ckpt_after_run',
 
 
 def compiled(configs: Configs, seed: int, replays: bool = False, **kwargs: Any) -> EasyDict:
-    """
-    Both configs, which change, as one config with all defaults. ``replays``: the run learns from a replay buffer.
-    ``kwargs`` are those of DI-engine's ``compile_config``.
-    """
+    """Both configs, which change, as one config with all defaults. ``replays``: the run learns from a replay buffer.
+    ``kwargs`` are those of DI-engine's ``compile_config``."""
     main_config, create_config = configs
 
     def check(user_cfg: Dict, policy_cfg: Dict) -> None:

@@ -17,11 +17,9 @@ OWN_ENVS = ('token_env', 'gymnasium_env')
 
 
 def complete(main_config: EasyDict, create_config: EasyDict) -> EasyDict:
-    """
-    Fill in what the configs leave out and other keys determine, and return ``create_config``. A key that is written
+    """Fill in what the configs leave out and other keys determine, and return ``create_config``. A key that is written
     stays as it is, and what cannot be derived stays missing. The pipelines call this with every config. A config file
-    calls it at its end if the ``ding`` command has to run it, which reads the file before this package is imported.
-    """
+    calls it at its end if the ``ding`` command has to run it, which reads the file before this package is imported."""
     if is_read_as_written():
         return create_config
     check_configs(main_config, create_config)

@@ -17,10 +17,8 @@ WIDTH = 100  # characters
 
 
 def describe(key: str) -> List[str]:
-    """
-    Lines about a key by its dotted path, such as ``policy.learn.loss``, or about a section and its keys. The two
-    environments have keys of the same names, so that there may be lines about both.
-    """
+    """Lines about a key by its dotted path, such as ``policy.learn.loss``, or about a section and its keys. The two
+    environments have keys of the same names, so that there may be lines about both."""
     all_sections = sections()
     paths = {section.path for _, section in all_sections}
     section, _, name = key.rpartition('.')

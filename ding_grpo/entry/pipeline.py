@@ -141,10 +141,8 @@ def _check_before(main_config: EasyDict, create_config: EasyDict) -> None:
 
 
 def _choose_folder(main_config: EasyDict) -> Optional[str]:
-    """
-    Name the run's folder as DI-engine does, and return it if it does not exist: one that exists gets the time as an
-    ending, unless the run resumes. Processes after the first have a folder in it for their text logs.
-    """
+    """Name the run's folder as DI-engine does, and return it if it does not exist: one that exists gets the time as an
+    ending, unless the run resumes. Processes after the first have a folder in it for their text logs."""
     name = main_config.setdefault('exp_name', 'default_experiment')
     resumes = main_config.policy.get('learn', {}).get('resume_training', False)
     if os.path.exists(name) and not resumes:
@@ -166,27 +164,10 @@ def in_one_line() -> Iterator[None]:
         unwrap_task_error(error)
 
 
-def eval(
-        input_cfg: InputConfig,
-        seed: int = 0,
-        env_setting: Optional[List] = None,
-        model: Optional[torch.nn.Module] = None,
-        state_dict: Optional[Dict] = None,
-        load_path: Optional[str] = None,
-        replay_path: Optional[str] = None,
-) -> float:
-    """
-    Overview:
-        Evaluate a checkpoint (``ding -m eval``).
-    Arguments:
-        - input_cfg, seed, env_setting, model: See ``serial_pipeline_onpolicy``.
-        - state_dict (:obj:`Optional[Dict]`): The checkpoint.
-        - load_path (:obj:`Optional[str]`): Its path, if there is no ``state_dict``.
-        - replay_path (:obj:`Optional[str]`): Folder for videos, of environments that make some.
-    Returns:
-        - episode_return (:obj:`float`): Mean over the episodes.
-    """
-    info, _ = evaluated(input_cfg, seed, env_setting, model, state_dict, load_path, replay_path)
+def eval(*args: Any, **kwargs: Any) -> float:
+    """Evaluate a checkpoint (``ding -m eval``), with the arguments of ``evaluated``. Returns the mean over the episodes
+    of their returns."""
+    info, _ = evaluated(*args, **kwargs)
     value = np.mean(info['eval_episode_return'])
     click.echo(f'Eval is over! The performance of your RL policy is {value}')
     return value
@@ -201,7 +182,18 @@ def evaluated(
         load_path: Optional[str] = None,
         replay_path: Optional[str] = None,
 ) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """As ``eval``: what DI-engine's evaluator returns, with each episode's return, and the record of the evaluation."""
+    """
+    Overview:
+        Evaluate a checkpoint.
+    Arguments:
+        - input_cfg, seed, env_setting, model: See ``serial_pipeline_onpolicy``.
+        - state_dict (:obj:`Optional[Dict]`): The checkpoint.
+        - load_path (:obj:`Optional[str]`): Its path, if there is no ``state_dict``.
+        - replay_path (:obj:`Optional[str]`): Folder for videos, of environments that make some.
+    Returns:
+        - info, record (:obj:`Tuple[Dict, Dict]`): What DI-engine's evaluator returns, with each episode's return, and \
+            the record of the evaluation.
+    """
     main_config, create_config = checked(input_cfg)
     state_dict = state_dict if state_dict is not None else read_state(_path_of(main_config, load_path))
     ours = is_grpo(create_config.policy.type)

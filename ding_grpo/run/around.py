@@ -35,22 +35,18 @@ def replaced(owner: Any, **names: Any) -> Iterator[None]:
 def around_run() -> Iterator[None]:
     """Context in which a run is built and runs. What it changes computes the same."""
     show_any_text()  # what a run prints contains text of models and data
-    defaults = LoggingFileHandler.__init__.__defaults__
     # Text logs are in the locale's encoding, which may lack a character.
-    LoggingFileHandler.__init__.__defaults__ = ('a', 'utf-8', False)
-    try:
-        # Registry.build prints a page of "Hint: expected args" before it raises any error, even a ConfigError. Env
-        # managers log their spaces to the root logger, which has no file yet and clutters the screen.
-        # While rank 0 evaluates, the other processes wait in a torch.distributed call. Its error does not mention the
-        # process that has exited, and it unpickles what arrives. Checkpoints of every policy are written in place, so
-        # that a kill leaves a partial file, and are read as pickles.
-        with replaced(interaction_serial_evaluator, broadcast_object_list=broadcast_object_list), \
-                replaced(learner_hook, save_file=_save_file, read_file=read_state), \
-                replaced(registry, _innest_error=False), \
-                replaced(ding.envs.env_manager.base_env_manager, space_log_flag=False):
-            yield
-    finally:
-        LoggingFileHandler.__init__.__defaults__ = defaults
+    # Registry.build prints a page of "Hint: expected args" before it raises any error, even a ConfigError. Env managers
+    # log their spaces to the root logger, which has no file yet and clutters the screen.
+    # While rank 0 evaluates, the other processes wait in a torch.distributed call. Its error does not mention the
+    # process that has exited, and it unpickles what arrives. Checkpoints of every policy are written in place, so that
+    # a kill leaves a partial file, and are read as pickles.
+    with replaced(LoggingFileHandler.__init__, __defaults__=('a', 'utf-8', False)), \
+            replaced(registry, _innest_error=False), \
+            replaced(ding.envs.env_manager.base_env_manager, space_log_flag=False), \
+            replaced(interaction_serial_evaluator, broadcast_object_list=broadcast_object_list), \
+            replaced(learner_hook, save_file=_save_file, read_file=read_state):
+        yield
 
 
 @contextmanager
