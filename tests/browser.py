@@ -20,10 +20,8 @@ def find_browser() -> Optional[str]:
 
 
 class Browser:
-    """
-    One page in a browser. ``errors`` are uncaught exceptions and messages of the console, ``requests`` the addresses
-    that the page asked for.
-    """
+    """One page in a browser. ``errors`` are uncaught exceptions and messages of the console, ``requests`` the addresses
+    that the page asked for."""
 
     def __init__(self, folder: Any) -> None:
         to_read, self._write = os.pipe()

@@ -29,10 +29,8 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish():
-    """
-    Garbage is collected only now, and then ignores what has been imported and collected, a million objects. Otherwise
-    each full collection takes almost half a second, and some tests start ten of them.
-    """
+    """Garbage is collected only now, and then ignores what has been imported and collected, a million objects.
+    Otherwise each full collection takes almost half a second, and some tests start ten of them."""
     gc.freeze()
     gc.enable()
 

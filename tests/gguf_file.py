@@ -21,23 +21,14 @@ def write_gguf(folder: str, name: str = 'tiny.gguf') -> Qwen2ForCausalLM:
     model = Qwen2ForCausalLM(config).eval()
     os.makedirs(folder, exist_ok=True)
     writer = gguf.GGUFWriter(os.path.join(folder, name), 'qwen2')
-    writer.add_context_length(128)
-    writer.add_embedding_length(32)
-    writer.add_block_count(2)
-    writer.add_feed_forward_length(64)
-    writer.add_head_count(4)
-    writer.add_head_count_kv(2)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(len(WORDS))
-    writer.add_tokenizer_model('gpt2')
-    writer.add_token_list(WORDS)
-    writer.add_token_types([1] * (len(WORDS) - 3) + [3, 3, 3])  # the last three are control tokens
-    writer.add_token_merges(['a b'])
-    writer.add_bos_token_id(len(WORDS) - 2)
-    writer.add_eos_token_id(len(WORDS) - 1)
-    writer.add_pad_token_id(len(WORDS) - 1)
-    writer.add_chat_template(TEMPLATE)
+    shape = dict(context_length=128, embedding_length=32, block_count=2, feed_forward_length=64)
+    attention = dict(head_count=4, head_count_kv=2, rope_freq_base=10000.0, layer_norm_rms_eps=config.rms_norm_eps)
+    last = len(WORDS) - 1
+    kinds = [1] * (len(WORDS) - 3) + [3, 3, 3]  # the last three are control tokens
+    tokens = dict(tokenizer_model='gpt2', token_list=WORDS, token_types=kinds, token_merges=['a b'])
+    special = dict(bos_token_id=last - 1, eos_token_id=last, pad_token_id=last, chat_template=TEMPLATE)
+    for name, value in {**shape, **attention, 'vocab_size': len(WORDS), **tokens, **special}.items():
+        getattr(writer, f'add_{name}')(value)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN2, 2)
     for key, value in model.state_dict().items():
         writer.add_tensor(names.get_name(key, ('.weight', '.bias')), value.numpy())

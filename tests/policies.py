@@ -168,9 +168,9 @@ def _sample(policy, episodes, number):
     return dict(sample, collect_iter=0, group_id=number, seconds_sampling=0.1, seconds_scoring=0.1, replaced_groups=0.)
 
 
-def sample_groups(policy, indices=(0, 1), max_new_tokens=6, collect=0, reward=None):
+def sample_groups(policy, indices=(0, 1), max_new_tokens=6, collect=0, reward=None, env=None):
     """One group for each problem; ``reward`` replaces the task's, as function of (group, row)."""
-    env, samples = TokenEnv(max_new_tokens=max_new_tokens), []
+    env, samples = env or TokenEnv(max_new_tokens=max_new_tokens), []
     for number, index in enumerate(indices):
         obs = {i: env.reset(options=dict(index=index))[0] for i in range(policy.cfg.group_size)}
         out = policy.collect_mode.forward(obs, row_keys={i: (collect, number, i) for i in obs})

@@ -38,10 +38,8 @@ def run_code(code):
 
 
 class Process:
-    """
-    A process of a function of a module and its argument, as ``subprocess.Popen`` is one of a command. The folder is
-    created and becomes its current one; the variables are added to those of this process.
-    """
+    """A process of a function of a module and its argument, as ``subprocess.Popen`` is one of a command. The folder is
+    created and becomes its current one; the variables are added to those of this process."""
 
     def __init__(self, function, argument, folder, **variables):
         os.makedirs(folder, exist_ok=True)

@@ -37,11 +37,9 @@ def groups(policy, update, failed):
 
 
 def learn(case):
-    """
-    Updates of a case. Returns the weights before and after them, the number of parts that this process added to keep
+    """Updates of a case. Returns the weights before and after them, the number of parts that this process added to keep
     step with the others, the optimizer steps of each update, and the sizes of what it held after the last backward
-    pass.
-    """
+    pass."""
     policy, added, steps = policy_of(case), [0], []
     start = {name: whole(p.detach()).clone() for name, p in policy._model.named_parameters()}
     parts = Batch.parts
@@ -110,10 +108,8 @@ class _Heap(ctypes.Structure):
 
 
 def peak_of(function):
-    """
-    The largest number of bytes allocated while a function runs, beyond those at its start; sampled every millisecond.
-    torch's profiler misses what FSDP2 frees by resizing.
-    """
+    """The largest number of bytes allocated while a function runs, beyond those at its start; sampled every
+    millisecond. torch's profiler misses what FSDP2 frees by resizing."""
     library = ctypes.CDLL('libc.so.6')
     library.mallinfo2.restype = _Heap
 

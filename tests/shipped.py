@@ -38,10 +38,8 @@ def load(name: str, **changes: Any) -> Tuple[EasyDict, EasyDict]:
 
 
 def small(name: str, folder: str = '.', **changes: Any) -> Tuple[EasyDict, EasyDict]:
-    """
-    ``load``, with sizes of which an update takes part of a second, and no end before the last update. ``folder`` is the
-    one of ``write_model_and_data``, which configs with real text read.
-    """
+    """``load``, with sizes of which an update takes part of a second, and no end before the last update. ``folder`` is
+    the one of ``write_model_and_data``, which configs with real text read."""
     main, create = load(name)
     main.exp_name, main.policy.cuda = 'run', False
     main.env.update(evaluator_env_num=4, n_evaluator_episode=4, stop_value=1e9)
@@ -82,10 +80,8 @@ def write(path: Any, configs: Tuple[EasyDict, EasyDict], code: str = '') -> str:
 
 
 def write_model_and_data(model_config: Dict[str, Any], folder: str = '.') -> None:
-    """
-    Write what configs with real text read: ``base``, a random model with a tokenizer of characters and a chat template,
-    and ``gsm8k``, small files like GSM8K's.
-    """
+    """Write what configs with real text read: ``base``, a random model with a tokenizer of characters and a chat
+    template, and ``gsm8k``, small files like GSM8K's."""
     from ding_grpo.model import CausalLM
     from dizoo_llm.text.tokenizer import build_char_tokenizer
     tokenizer = build_char_tokenizer(''.join(map(chr, range(32, 127))) + '\n')

@@ -33,10 +33,8 @@ class Ask(Task):
 
 
 def in_batches(monkeypatch, kind):
-    """
-    Give a task a ``score_batch`` that returns what its ``score`` returns or raises, with the same last bit. Returns a
-    list that grows by the problems and the completions of each call in this process.
-    """
+    """Give a task a ``score_batch`` that returns what its ``score`` returns or raises, with the same last bit. Returns
+    a list that grows by the problems and the completions of each call in this process."""
     calls = []
 
     def score_batch(self, problems, completions):

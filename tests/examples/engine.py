@@ -11,7 +11,7 @@ from transformers import (LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2C
 
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.tasks import Problem, Task
-from tests.policies import Step
+from tests.policies import sample_groups
 
 PATH = os.path.join(os.path.dirname(__file__), '..', '..', 'examples', 'grpo.py')
 WORDS = ['ba', 'cab', 'hgfed', 'acbd']  # prompts of four lengths
@@ -82,24 +82,12 @@ class Engine:
         cfg = deep_merge_dicts(kind.default_config(), changes)
         self.policy = kind(cfg, model=model, enable_field=['learn', 'collect', 'eval'])
         self.policy.bind(self.env.token_spec)
-        self.group = group
 
     def collect(self, reward: Callable[[int, int], float]) -> List[Dict[str, Any]]:
         """A group for each word; the reward of a row is a function of the numbers of group and row."""
-        samples = []
-        for number in range(len(WORDS)):
-            obs = {i: self.env.reset(options=dict(index=number))[0] for i in range(self.group)}
-            out = self.policy.collect_mode.forward(obs, row_keys={i: (0, number, i) for i in obs})
-            episodes = []
-            for i in obs:
-                self.env.reset(options=dict(index=number))
-                *_, info = self.env.step(out[i]['action'].numpy())
-                step = Step(reward(number, i), info)
-                episodes.append([self.policy.collect_mode.process_transition(obs[i], out[i], step)])
-            sample, = self.policy.collect_mode.get_train_sample(episodes)
-            exact = dict(reward=sample['reward'].double())  # otherwise advantages are rounded to float32
-            samples.append(dict(sample, **exact))
-        return samples
+        samples = sample_groups(self.policy, range(len(WORDS)), reward=reward, env=self.env)
+        # otherwise advantages are rounded to float32
+        return [dict(sample, reward=sample['reward'].double()) for sample in samples]
 
     def learn(self, samples: List[Dict[str, Any]]) -> Dict[str, float]:
         return self.policy.learn_mode.forward(samples)

@@ -19,10 +19,8 @@ LIMIT = 300  # seconds until a test that hangs fails
 
 @pytest.fixture(scope='session')
 def good(tmp_path_factory):
-    """
-    What a case begins with, each in a folder: ``run``, ``model``, ``parts`` (the model in several files) and
-    ``adapters`` of the model.
-    """
+    """What a case begins with, each in a folder: ``run``, ``model``, ``parts`` (the model in several files) and
+    ``adapters`` of the model."""
     folder = tmp_path_factory.mktemp('good')
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -43,10 +41,8 @@ def good(tmp_path_factory):
 
 @pytest.fixture
 def handed(good, tmp_path, monkeypatch):
-    """
-    An empty folder for the input. Beside it are the current folder, from which modules can be imported, ``outside``,
-    which nobody may read, and ``good``.
-    """
+    """An empty folder for the input. Beside it are the current folder, from which modules can be imported, ``outside``,
+    which nobody may read, and ``good``."""
     for name in ('mine', 'handed', 'outside'):
         (tmp_path / name).mkdir()
     (tmp_path / 'good').symlink_to(good)

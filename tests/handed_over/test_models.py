@@ -20,21 +20,27 @@ from tests.handed_over.helper import (
 
 pytestmark = [pytest.mark.envtest, pytest.mark.filterwarnings('ignore')]
 CONFIG, WEIGHTS, INDEX = 'config.json', 'model.safetensors', 'model.safetensors.index.json'
+WORDS = 'tokenizer_config.json'
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = 'adapter_config.json', 'adapter_model.safetensors'
 load_float32 = partial(load, dtype='float32')
 
 # ------------------------------------------------------------------------------------------------------------ adapters
 
+keys = partial(change, ADAPTER_CONFIG)
+
+
+def on_base(path):
+    return keys(base_model_name_or_path=path)
+
 
 def adapters(**values):
-    return of('adapters', on_base, change(ADAPTER_CONFIG, **values))
+    return of('adapters', on_base('base'), keys(**values))
 
 
 def integers(name, ending):
     return weights_of(name, lambda weights: {n: t.long() if n.endswith(ending) else t for n, t in weights.items()})
 
 
-on_base = change(ADAPTER_CONFIG, base_model_name_or_path='base')
 of_integers = integers(ADAPTER_WEIGHTS, 'lora_A.weight')
 
 
@@ -47,9 +53,17 @@ def broken(*harms):
 
     def base(folder):
         shutil.copytree(folder.parent / 'good' / 'model', folder.parent / 'base')
-        change(ADAPTER_CONFIG, base_model_name_or_path=str(folder.parent / 'base'))(folder)
+        on_base(str(folder.parent / 'base'))(folder)
 
     return of('adapters', base, *harms)
+
+
+def link(name):
+    return lambda folder: os.symlink('/etc', folder / name)
+
+
+def load_reward(folder):
+    load_reward_model(str(folder), 'float32', 'key')
 
 
 def cut(name):
@@ -71,40 +85,26 @@ FORM, JOIN = 'adapter_config.json cannot be read (', 'its adapters cannot be add
 BROKEN = [
     ('a deep config', broken(write(ADAPTER_CONFIG, DEEP)), f'{FORM}RecursionError'),
     ('an empty config', broken(write(ADAPTER_CONFIG, '{}')), f"{FORM}KeyError: 'base_model_name_or_path'"),
-    (
-        'no base', broken(change(ADAPTER_CONFIG, base_model_name_or_path=None)),
-        'base_model_name_or_path = None in adapter_config.json is not a model name'
-    ),
-    (
-        'a base that has gone', broken(change(ADAPTER_CONFIG,
-                                              base_model_name_or_path='/gone')), "its base model '/gone' "
-    ),
-    ('an unknown kind', broken(change(ADAPTER_CONFIG, peft_type='NOTHING')), f"{JOIN} '"),
-    ('no LoRA', broken(change(ADAPTER_CONFIG, peft_type='PROMPT_TUNING', num_virtual_tokens=2)), 'its adapters'),
-    (
-        'other modules', broken(change(ADAPTER_CONFIG,
-                                       target_modules=['q_proj', 'v_proj'])), "v_proj.lora_A.weight' is only in one"
-    ),
-    ('another rank', broken(change(ADAPTER_CONFIG, r=3)), 'size mismatch'),
+    ('no base', broken(on_base(None)), 'base_model_name_or_path = None in adapter_config.json is not a model name'),
+    ('a base that has gone', broken(on_base('/gone')), "its base model '/gone' "),
+    ('an unknown kind', broken(keys(peft_type='NOTHING')), f"{JOIN} '"),
+    ('no LoRA', broken(keys(peft_type='PROMPT_TUNING', num_virtual_tokens=2)), 'its adapters'),
+    ('other modules', broken(keys(target_modules=['q_proj', 'v_proj'])), "v_proj.lora_A.weight' is only in one"),
+    ('another rank', broken(keys(r=3)), 'size mismatch'),
     ('half of the weights', broken(cut(ADAPTER_WEIGHTS)), 'SafetensorError'),
     ('a pickle', broken(evil_adapters), 'none of its code was executed'),
     ('no weights', broken(remove(ADAPTER_WEIGHTS)), JOIN),
     ('a model too', broken(like(f'base/{CONFIG}')), TWO),
     ('other defaults', broken(write('generation_config.json', 'nope')), 'generation_config.json cannot be read'),
-    ('a link', broken(lambda folder: os.symlink('/etc', folder / 'out')), 'is a link to /etc, outside the folder'),
-    (
-        'a link in the base', broken(lambda folder: os.symlink('/etc', folder.parent / 'base' / 'out')),
-        'base/out is a link to /etc, outside'
-    ),
+    ('a link', broken(link('out')), 'is a link to /etc, outside the folder'),
+    ('a link in the base', broken(link('../base/out')), 'base/out is a link to /etc, outside'),
     ('no config of the base', broken(remove(f'../base/{CONFIG}')), ': the folder contains no config'),
 ]
+ELSEWHERE = dict(base_model_class='A', parent_library='evil')
 ADAPTERS = [
     Case('adapters as they are', adapters(), load, ''),
     Case('adapters that import by megatron', adapters(megatron_config=dict(a=1), megatron_core='evil'), load, REFUSED),
-    Case(
-        'adapters of a class elsewhere', adapters(auto_mapping=dict(base_model_class='A', parent_library='evil')), load,
-        'must be a class of transformers'
-    ),
+    Case('adapters of a class elsewhere', adapters(auto_mapping=ELSEWHERE), load, 'must be a class of transformers'),
     Case('adapters that name others', adapters(adapters=dict(a='../outside')), load, REFUSED),
     Case('adapters that name a tokenizer', adapters(tokenizer_name_or_path='../outside'), load, REFUSED),
     Case('adapters that quantize', adapters(loftq_config=dict(loftq_iter=10 ** 9)), load, REFUSED),
@@ -123,12 +123,9 @@ ADAPTERS = [
     Case('a config that is a text', adapters(eva_config='../outside'), load, REFUSED),
     Case('weights that are computed', adapters(init_lora_weights='pissa_niter_1000000000'), load, REFUSED),
     Case('weights that are quantized', adapters(init_lora_weights='loftq'), load, REFUSED),
-    Case('adapters of integers', of('adapters', on_base, of_integers), load, FLOATS),
+    Case('adapters of integers', of('adapters', on_base('base'), of_integers), load, FLOATS),
     Case('a model that loads adapters', of('model', with_adapters), load, TWO),
-    Case(
-        'a reward model that loads adapters', of('model', with_adapters),
-        lambda folder: load_reward_model(str(folder), 'float32', 'key'), TWO
-    ),
+    Case('a reward model that loads adapters', of('model', with_adapters), load_reward, TWO),
     *(Case(name, make, load_float32, told) for name, make, told in BROKEN),
 ]
 
@@ -222,6 +219,9 @@ def load_words(folder, gguf_file=None):
     load_tokenizer(str(folder), gguf_file)
 
 
+talkative = change('generation_config.json', max_new_tokens=10 ** 12)
+tied = change(CONFIG, tie_word_embeddings=True)
+list_index = write(INDEX, '{"metadata": {}, "weight_map": ["a", "b"]}')
 gguf_layers = gguf('block_count', struct.pack('<II', 4, 3_000_000))
 SMALL, MANY = 'its config describes a model of', 'must be at most 100000'
 NAMES, HUB, OWN_CODE = 'must be names of files in', 'would run code of the hub', 'requires running its own code'
@@ -247,26 +247,16 @@ MODELS = [
     Case('layers of a GGUF file in a list', gguf('block_count', struct.pack('<IIQI', 9, 4, 1, 2)), load_gguf, MANY),
     Case('layers of a GGUF file', gguf_layers, load_gguf, MANY),
     Case('its tokenizer', gguf_layers, partial(load_words, gguf_file='tiny.gguf'), MANY),
-    Case(
-        'a model that talks for ever', of('model', change('generation_config.json', max_new_tokens=10 ** 12)), talk,
-        'max_new_tokens = 1000000000000'
-    ),
+    Case('a model that talks for ever', of('model', talkative), talk, 'max_new_tokens = 1000000000000'),
     Case('a kernel of the hub', model(attn_implementation='somebody/kernel'), load, HUB),
     Case('kernels of parts', model(attn_implementation={'': 'somebody/kernel'}), load, HUB),
     Case('weights of integers', of('model', integers(WEIGHTS, 'q_proj.weight')), load, FLOATS),
     Case('biases', of('model', change(CONFIG, attention_bias=True), weights_of(WEIGHTS, biases)), load, FLOATS),
-    Case(
-        'integers of a model without a head',
-        of('model', change(CONFIG, tie_word_embeddings=True), weights_of(WEIGHTS, base_alone)), load, FLOATS
-    ),
+    Case('integers of a model without a head', of('model', tied, weights_of(WEIGHTS, base_alone)), load, FLOATS),
     Case('weights of bools', torch_weights(lambda t: t.bool()), load, FLOATS),
     Case('the same in an old format', torch_weights(lambda t: t.bool(), legacy=True), load, FLOATS),
     Case('compressed weights', compressed_weights, load, 'is compressed'),
-    Case(
-        'an index that is a list',
-        of('model', remove(WEIGHTS), write(INDEX, '{"metadata": {}, "weight_map": ["a", "b"]}')), load,
-        'neither a folder with'
-    ),
+    Case('an index that is a list', of('model', remove(WEIGHTS), list_index), load, 'neither a folder with'),
     Case('a config that is a pipe', of('model', pipe(CONFIG)), load, 'neither a file nor'),
     Case('no config', of('model', remove(CONFIG)), load, 'the folder contains no config.json'),
     Case('no weights', of('model', remove(WEIGHTS)), load, 'no file named model.safetensors'),
@@ -281,17 +271,13 @@ MODELS = [
     Case('a deep config', of('model', write(CONFIG, DEEP)), load, 'RecursionError'),
     Case('a pickle', of('model', evil_pickle), load_float32, NO_CODE),
     Case('code', of('model', evil_code), load_float32, OWN_CODE),
-    Case(
-        'no tokenizer', of('model', remove('tokenizer.json', 'tokenizer_config.json')), load_words, 'contains no toke'
-    ),
+    Case('no tokenizer', of('model', remove('tokenizer.json', WORDS)), load_words, 'contains no tokenizer'),
     Case('a tokenizer without parts', of('model', write('tokenizer.json', '{}')), load_words, NO_WORDS),
     Case('a panic', of('model', change('tokenizer.json', normalizer=PANIC)), load_words, 'PanicException'),
     Case('a deep tokenizer', of('model', write('tokenizer.json', DEEP)), load_words, NO_WORDS),
-    Case('a config of words', of('model', write('tokenizer_config.json', 'nope')), load_words, NO_WORDS),
+    Case('a config of words', of('model', write(WORDS, 'nope')), load_words, NO_WORDS),
     Case('code of a tokenizer', of('model', evil_code), load_words, OWN_CODE),
-    Case(
-        'no end', of('model', change('tokenizer_config.json', eos_token=None)), load_words, 'no end-of-sequence token'
-    ),
+    Case('no end', of('model', change(WORDS, eos_token=None)), load_words, 'no end-of-sequence token'),
 ]
 
 

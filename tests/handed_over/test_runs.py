@@ -141,6 +141,10 @@ def integers(state):
     state['model'] = {name: weight.long() for name, weight in state['model'].items()}
 
 
+def count_a_text(state):
+    state['run']['collector']['episodes'] = 'x'
+
+
 CONTENT = 'does not have the content of a run like this'
 SHAPE = 'must be floating-point numbers with shape'
 CHECKPOINTS = [
@@ -163,10 +167,7 @@ CHECKPOINTS = [
     Case('moments of integers', moments(torch.Tensor.long), resume, SHAPE),
     Case('no moments', moments(lambda t: None), resume, CONTENT),
     Case('a collector that lacks its counters', run(collector={}), resume, CONTENT),
-    Case(
-        'a counter of a text', state(lambda s: s['run']['collector'].update(episodes='x')), resume,
-        "collector.episodes = 'x', must be"
-    ),
+    Case('a counter of a text', state(count_a_text), resume, "collector.episodes = 'x', must be"),
     Case('random numbers of a text', run(random='x'), resume, CONTENT),
     Case('the same, for a replay', run(random='x'), repeat, CONTENT),
     Case('no sizes of logs', state(lambda s: s['run'].__delitem__('logs')), resume, CONTENT),

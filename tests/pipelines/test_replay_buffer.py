@@ -45,36 +45,30 @@ def test_a_replayed_group_is_whole_and_not_older_than_the_bound(serial, monkeypa
     assert '2 groups x 4 = 8 episodes a collect, batches of 2 groups\n' in capsys.readouterr().out
 
 
-BOUND = dict(replay_buffer_size=8, max_use=2)
+UNBOUND = dict(replay_buffer_size=8)
+BOUND = dict(UNBOUND, max_use=2)
+
+
+def by_clock(**limit):
+    return dict(BOUND, thruput_controller=dict(push_sample_rate_limit=limit))
 
 
 @pytest.mark.parametrize(
     'buffer, kind, learn, message',
     [
-        (dict(replay_buffer_size=8), None, {}, 'max_use = inf.*max_staleness = inf.*needs a bound.*-m serial_onpolicy'),
+        (UNBOUND, 'advanced', {}, 'max_use = inf.*max_staleness = inf.*needs a bound.*-m serial_onpolicy'),
         # the advice was to set keys that this buffer refuses
-        (
-            dict(replay_buffer_size=8
-                 ), 'naive', {}, "^create_config.replay_buffer.type = 'naive': cannot .* Use 'advanced'"
-        ),
-        (BOUND, None, dict(target_kl=0.02), 'policy.learn.target_kl = 0.02: not available with a replay buffer'),
-        (BOUND, None, dict(max_ratio=10.0), 'policy.learn.max_ratio = 10.0: not available with a replay buffer'),
-        (
-            dict(BOUND, thruput_controller=dict(push_sample_rate_limit=dict(max=2.0)
-                                                )), None, {}, 'push_sample_rate_limit = .*depends on wall-clock time'
-        ),
-        (
-            dict(BOUND, thruput_controller=dict(push_sample_rate_limit=dict(min=0.5)
-                                                )), None, {}, 'push_sample_rate_limit = .*depends on wall-clock time'
-        ),
+        (UNBOUND, 'naive', {}, "^create_config.replay_buffer.type = 'naive': cannot .* Use 'advanced'"),
+        (BOUND, 'advanced', dict(target_kl=0.02), 'policy.learn.target_kl = 0.02: not available with a replay buffer'),
+        (BOUND, 'advanced', dict(max_ratio=10.0), 'policy.learn.max_ratio = 10.0: not available with a replay buffer'),
+        (by_clock(max=2.0), 'advanced', {}, 'push_sample_rate_limit = .*depends on wall-clock time'),
+        (by_clock(min=0.5), 'advanced', {}, 'push_sample_rate_limit = .*depends on wall-clock time'),
     ]
 )
 def test_what_is_refused(serial, buffer, kind, learn, message):
     """A buffer without a bound, bounds to older policies, and a limit by the clock."""
     main, create = serial
-    main.policy.other.replay_buffer = buffer
-    if kind is not None:
-        create.replay_buffer = dict(type=kind)
+    main.policy.other.replay_buffer, create.replay_buffer = buffer, dict(type=kind)
     with pytest.raises(ConfigError, match=message):
         train(serial, 2, pipeline=serial_pipeline, **learn)
     assert not os.path.exists('run')

@@ -156,30 +156,28 @@ def test_a_group_that_begins_again_has_a_new_tree():
         trees.forget([3, 4])
 
 
+def of(**keys):
+    return dict(collect=dict(tree=keys))
+
+
 @pytest.mark.parametrize(
     'changes, message', [
         (dict(group_size=6), r'tree.branches = \[2, 2\]: needs policy.group_size .* = 6 to be a multiple of .* 4'),
         (dict(group_size=4), r'tree.branches = \[2, 2\]: .* and at least 8'),
         (dict(learn=dict(advantage='outcome')), "learn.advantage = 'outcome': with policy.collect.tree must be 'tree'"),
         (dict(learn=dict(adv_method='batch')), "adv_method = 'batch': with advantage 'tree' must be one of grpo"),
-        (
-            dict(collect=dict(tree=dict(branches=[]))
-                 ), 'tree.tokens = .*only available with policy.collect.tree.branches'
-        ),
-        (dict(collect=dict(tree=dict(branches=[], tokens=[], at='tokens'))), "learn.advantage = 'tree': needs"),
-        (
-            dict(collect=dict(tree=dict(tokens=[3]))
-                 ), r'tree.tokens = \[3\]: must have as many numbers as branches \(2\)'
-        ),
-        (dict(collect=dict(tree=dict(tokens=[5, 2]))), 'tree.tokens = .*ascending'),
-        (dict(collect=dict(tree=dict(branches=[1]))), 'tree.branches = .*integers of at least 2'),
-        (dict(collect=dict(tree=dict(at='turns', tokens=[]))), "tree.at = 'turns': needs env.max_turns above 1"),
-        (dict(collect=dict(tree=dict(at='words'))), "tree.at = 'words': must be tokens, turns"),
-        (dict(collect=dict(tree=dict(above=2.0))), "tree.above = 2.0: only available with policy.collect.tree.at"),
-        (dict(collect=dict(tree=dict(apart=2))), 'tree.apart = 2: only available with other places'),
+        (of(branches=[]), 'tree.tokens = .*only available with policy.collect.tree.branches'),
+        (of(branches=[], tokens=[], at='tokens'), "learn.advantage = 'tree': needs"),
+        (of(tokens=[3]), r'tree.tokens = \[3\]: must have as many numbers as branches \(2\)'),
+        (of(tokens=[5, 2]), 'tree.tokens = .*ascending'),
+        (of(branches=[1]), 'tree.branches = .*integers of at least 2'),
+        (of(at='turns', tokens=[]), "tree.at = 'turns': needs env.max_turns above 1"),
+        (of(at='words'), "tree.at = 'words': must be tokens, turns"),
+        (of(above=2.0), "tree.above = 2.0: only available with policy.collect.tree.at"),
+        (of(apart=2), 'tree.apart = 2: only available with other places'),
         (dict(collect=dict(engine=dict(type='vllm', url='http://x'))), 'tree.branches = .*not available with .*engine'),
-        (dict(collect=dict(tree=dict(at='no_module:f', tokens=[]))), "tree.at = 'no_module:f': there is no module"),
-        (dict(collect=dict(tree=dict(at=f'{HERE}:fails', tokens=[], apart=1))), 'the function failed .KeyError'),
+        (of(at='no_module:f', tokens=[]), "tree.at = 'no_module:f': there is no module"),
+        (of(at=f'{HERE}:fails', tokens=[], apart=1), 'the function failed .KeyError'),
     ]
 )
 def test_what_it_refuses(own_folder, changes, message):
