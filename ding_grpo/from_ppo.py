@@ -8,7 +8,7 @@ import ast
 import math
 import os
 import textwrap
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import click
 from easydict import EasyDict
@@ -133,7 +133,7 @@ def convert(main: Dict, create: Dict, length: Optional[float]) -> Converted:
     from ding.utils import deep_merge_dicts
 
     from .config.check_keys import schema_of
-    from .config.moved import move
+    from .config.moved import move, remove
     from .config.ppo_keys import PPO_KEYS, written_ppo_keys
     from .policy import GRPOPolicy
     default = PPOPolicy.default_config()
@@ -143,7 +143,8 @@ def convert(main: Dict, create: Dict, length: Optional[float]) -> Converted:
     comments: Dict[str, str] = {}
 
     removed = [path for path, _ in written_ppo_keys(old)]
-    _remove(new, removed)
+    for path in removed:
+        remove(new, path)
     if removed:
         comments['policy'] = 'Keys of PPO that are gone: ' + '; '.join(
             f"{path}: {PPO_KEYS[path].replace('remove it; ', '').replace('remove it, or use', 'there is')}"
@@ -155,7 +156,8 @@ def convert(main: Dict, create: Dict, length: Optional[float]) -> Converted:
     collect.pop('unroll_len', None)
     known = GRPOPolicy.default_config()
     found = _unknown(new, schema_of(deep_merge_dicts(known, new), known))
-    _remove(new, found)
+    for path in found:
+        remove(new, path)
     unknown = [f'{path} = {value!r}' for path, value in sorted(found.items())]
     if unknown:
         comments['policy'] = f"{comments.get('policy', '')} Keys that grpo does not have: {', '.join(unknown)}.".strip()
@@ -184,15 +186,6 @@ def _unknown(cfg: Dict, known: Dict) -> Dict[str, Any]:
         if isinstance(cfg[key], dict) and isinstance(known[key], dict) and known[key]:
             found.update({f'{key}.{path}': value for path, value in _unknown(cfg[key], known[key]).items()})
     return found
-
-
-def _remove(policy: Dict, paths: Iterable[str]) -> None:
-    for path in paths:
-        *sections, key = path.split('.')
-        section = policy
-        for name in sections:
-            section = section[name]
-        section.pop(key)
 
 
 def _convert_sizes(main: Dict, old: Dict, default: Dict, length: Optional[float], comments: Dict[str, str]) -> None:

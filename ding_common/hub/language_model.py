@@ -48,20 +48,13 @@ def build_causal_lm(
         gguf_file: Optional[str] = None,
 ) -> PreTrainedModel:
     """
-    Overview:
-        Load a pretrained model, or create one with random weights. Set exactly one of ``pretrained`` and ``config``.
-    Arguments:
-        - pretrained (:obj:`Optional[str]`): Folder or hub name for ``AutoModelForCausalLM.from_pretrained``, or the \
-            name of a packaged model, see ``Pretrained``.
-        - config (:obj:`Optional[dict]`): ``model_type`` and arguments of that architecture's config class, for random \
-            weights.
-        - dtype (:obj:`Optional[str]`): One of ``DTYPES``; None uses the type of the folder. If the folder contains \
-            adapters, None keeps them separate from the base model's weights. Otherwise they are merged, which needs \
-            'float32'.
-        - attn_implementation (:obj:`Optional[str]`): As in ``transformers``; None uses its default.
-        - gguf_file (:obj:`Optional[str]`): A GGUF file of ``pretrained``. Its weights become ordinary ones.
-    Raises:
-        - ConfigError: If a value is invalid or the model cannot be loaded.
+    Load a pretrained model, or create one with random weights: set either ``pretrained``, a folder, a hub name or the
+    name of a packaged model (see ``Pretrained``), or ``config``, ``model_type`` and arguments of that architecture's
+    config class. Raises a ``ConfigError`` if a value is invalid or the model cannot be loaded.
+
+    ``dtype`` is one of ``DTYPES``; None uses the type of the folder. If the folder contains adapters, None keeps them
+    separate from the base model's weights. Otherwise they are merged, which needs 'float32'. ``gguf_file`` names a GGUF
+    file of ``pretrained``, whose weights become ordinary ones.
     """
     _check_one(pretrained, config, key)
     if gguf_file is not None and pretrained is None:

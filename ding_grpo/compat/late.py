@@ -3,7 +3,7 @@ Runs of ``grpo`` that DI-engine's own pipelines build. The bare ``ding`` command
 They make the policy first; from then on, until they make their commander, they make this package's parts. The commander
 runs the whole loop in its first step, and then lets the evaluator say that the run has ended.
 """
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Tuple
 
 import click
 import ding.entry.serial_entry
@@ -39,12 +39,11 @@ def take_over() -> None:
     """Called when one of DI-engine's pipelines makes the policy."""
     if _taken:
         return
-    for module, name, evaluator in (
-        (ding.entry.serial_entry, 'create_serial_evaluator', LateEvaluator),
-        (ding.entry.serial_entry_onpolicy, 'InteractionSerialEvaluator', LateEvaluator),
+    names = dict(BaseLearner=_learner, BaseSerialCommander=LateCommander)
+    for context in (
+            replaced(ding.entry.serial_entry, create_serial_evaluator=LateEvaluator, **names),
+            replaced(ding.entry.serial_entry_onpolicy, InteractionSerialEvaluator=LateEvaluator, **names),
     ):
-        names = dict(BaseLearner=_learner, BaseSerialCommander=LateCommander)
-        context = replaced(module, **names, **{name: evaluator})
         context.__enter__()
         _taken.append(context)
 
@@ -83,17 +82,9 @@ class LateEvaluator(GroupEvaluator):
 class LateCommander(BaseSerialCommander):
     """Runs the loop, within the first step of DI-engine's."""
 
-    def __init__(
-            self,
-            cfg: Dict,
-            learner: LateLearner,
-            collector: Any,
-            evaluator: LateEvaluator,
-            replay_buffer: Optional[Any],
-            policy: Any = None
-    ) -> None:
+    def __init__(self, *args, **kwargs) -> None:
         give_back()
-        super().__init__(cfg, learner, collector, evaluator, replay_buffer, policy)
+        super().__init__(*args, **kwargs)
 
     def step(self) -> Any:
         learner, evaluator = self._learner, self._evaluator

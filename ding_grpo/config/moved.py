@@ -1,4 +1,6 @@
 """Keys that have moved to another section: old names and new ones, below ``policy``."""
+from functools import reduce
+from operator import getitem
 from typing import Any, Dict, Iterator, Sequence, Tuple
 
 from ding_common import ConfigError
@@ -57,14 +59,19 @@ def written(section: Dict[str, Any], below: str = '') -> Iterator[Tuple[str, Any
             yield from written(value, f'{below}{key}.')
 
 
-def move(policy: Dict[str, Any], without: Sequence[str] = ()) -> None:
+def remove(policy: Dict[str, Any], path: str) -> None:
+    """Remove a key from a section ``policy``, in place."""
+    *sections, key = path.split('.')
+    reduce(getitem, sections, policy).pop(key)
+
+
+def move(policy: Dict[str, Any], without: Sequence[str]) -> None:
     """Give the keys of a section ``policy`` their new names, in place; those of ``without`` are removed."""
     for path, value in list(written(policy)):
         if path in MOVED:
-            *sections, key = path.split('.')
-            (policy[sections[0]] if sections else policy).pop(key)
-            *sections, key = MOVED[path].split('.')
+            remove(policy, path)
             if MOVED[path] not in without:
+                *sections, key = MOVED[path].split('.')
                 section = policy
                 for name in sections:
                     section = section.setdefault(name, {})

@@ -89,17 +89,12 @@ def _reason(error: BaseException) -> str:
 
 
 def read_checkpoint(path: str, mapped: bool = False, parts: bool = True) -> Dict[str, Any]:
-    """
-    Overview:
-        Read a checkpoint without executing any code that it contains, whole also if processes have divided it.
-    Arguments:
-        - mapped (:obj:`bool`): Whether tensors stay in the file until they are used. The optimizer's state, twice as \
-            large as the model, then needs no memory if it is not used. The file must not change meanwhile. Of a \
-            divided checkpoint only the model is then read.
-        - parts (:obj:`bool`): Whether to read the tensors of a divided checkpoint; they are checked in any case.
-    Raises:
-        - CheckpointError: If it is missing, damaged or compressed, or contains anything but tensors and plain objects.
-    """
+    """Read a checkpoint without executing any code that it contains, whole also if processes have divided it. Raises
+    ``CheckpointError`` if it is missing, damaged or compressed, or contains anything but tensors and plain objects.
+
+    ``mapped``: tensors stay in the file, which must not change, until they are used: the optimizer's state, twice as
+    large as the model, needs no memory then. Of a divided checkpoint only the model is read. ``parts``: whether to read
+    the tensors of a divided checkpoint; they are checked in any case."""
     path = os.path.normpath(path)
     state = _read_file(path, mapped)
     check_content(state, _COMMON, f'the checkpoint {path}')
