@@ -4,7 +4,7 @@ import sysconfig
 import traceback
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Iterator, List, NoReturn, Optional, Tuple
+from typing import Callable, Iterator, List, NoReturn, Optional, Tuple
 
 import click
 
@@ -68,6 +68,18 @@ def _place(frames: List[Tuple]) -> Tuple[str, str]:
     return f'{os.path.basename(path)}:{line}', function
 
 
+@contextmanager
+def explained(message: str, told: Callable[[BaseException], str] = describe) -> Iterator[None]:
+    """Context of what may raise any error, as code or files of a user: the error becomes a ``ConfigError`` of this
+    message and, in parentheses, what is ``told`` of it. Errors that are one line already stay."""
+    try:
+        yield
+    except click.ClickException:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f'{message} ({told(error)})') from error
+
+
 def is_not_installed(error: Optional[BaseException]) -> bool:
     """Whether an exception, or its cause, says that a package, and not only a module of it, is not installed."""
     if error is None:
@@ -84,13 +96,14 @@ _FRAME = re.compile(r'File "([^"]*)", line (\d+), in (\w+)')
 _RETRIED = re.compile(r'Env \d+ (step|reset) has exceeded max retries\(\d+\), and the latest exception is: (.*)', re.S)
 
 
-def unwrap_task_error(error: Exception) -> NoReturn:
-    """Raise what an environment raised as a ``TaskError`` in one line, or ``error`` if it comes from elsewhere."""
+def unwrap_task_error(error: Exception, what: str = '') -> NoReturn:
+    """Raise what an environment raised as a ``TaskError`` in one line, or ``error`` if it comes from elsewhere, unless
+    it was called without an env manager, for ``what``: step or reset."""
     passed_on = error
     if isinstance(error.__cause__, Exception) and str(error).startswith('Exception in thread('):  # of a reset
         passed_on = error.__cause__
     text = str(passed_on.args[0]) if passed_on.args else ''
-    message = TaskError.find(text) or _of_environment(passed_on, text)
+    message = TaskError.find(text) or _of_environment(passed_on, text, what)
     if message is None:
         raise error
     found = TaskError(message)
@@ -98,21 +111,17 @@ def unwrap_task_error(error: Exception) -> NoReturn:
     raise found from (error if TaskError.find(text) is None else None)
 
 
-def _of_environment(error: Exception, text: str) -> Optional[str]:
-    """What an environment raised, in one line; None if a text is not of an env manager."""
+def _of_environment(error: Exception, text: str, what: str) -> Optional[str]:
+    """What an environment raised, in one line; None if a text is not of an env manager, and there is no ``what``."""
     process, retried = _PROCESS.search(text.replace('\\n', '\n')), _RETRIED.fullmatch(text)
     if process is not None:
         told, said = process.groups()
         place, what = _place(_FRAME.findall(told))
-    elif retried is not None:
-        what, said = retried.groups()
+    elif retried is not None or what:
+        what, said = (what, str(error)) if retried is None else retried.groups()
         place, _ = _place([frame[:3] for frame in traceback.extract_tb(error.__traceback__)])
     else:
         return None
-    return _failed_in(what, said, place)
-
-
-def _failed_in(what: str, said: str, place: str) -> str:
     said = ' '.join(said.split()) or 'an exception without a message'
     return f'an environment failed in {what}: {said:.300} ({place})'
 
@@ -130,9 +139,9 @@ def config_errors(told: str, then: str = '') -> Iterator[None]:
 
 
 @contextmanager
-def environment_errors(what: str) -> Iterator[None]:
-    """Context of calls of environments without an env manager: what they raise becomes a ``TaskError`` in one line, as
-    by ``unwrap_task_error``. ``what``: step or reset."""
+def environment_errors(what: str = '') -> Iterator[None]:
+    """Context of calls of tasks and environments: what they raise becomes a ``TaskError`` in one line, without marks.
+    ``what``: step or reset, where an environment is called without an env manager."""
     try:
         yield
     except TaskError as error:
@@ -141,10 +150,7 @@ def environment_errors(what: str) -> Iterator[None]:
     except click.ClickException:
         raise
     except Exception as error:  # an environment may raise anything
-        place, _ = _place([frame[:3] for frame in traceback.extract_tb(error.__traceback__)])
-        found = TaskError(_failed_in(what, str(error), place))
-        found.marked = False
-        raise found from error
+        unwrap_task_error(error, what)
 
 
 class CheckpointError(_OneLine, RuntimeError):

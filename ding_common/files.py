@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any, Dict
 
 from .config.check import Rule, check_not_async, nearest
-from .errors import ConfigError, describe
+from .errors import ConfigError, describe, explained
 
 
 def run_file(path: str, key: str) -> Dict[str, Any]:
@@ -31,10 +31,8 @@ def import_name(name: str, key: str, coroutine: bool = False) -> Any:
     module_name, _, attribute = name.partition(':')
     if not Rule.modules().holds([module_name]):
         raise ConfigError(f'{key} = {name!r}: there is no module {module_name!r} that can be imported.')
-    try:
+    with explained(f'{key} = {name!r}: the module cannot be imported'):
         module = import_module(module_name)
-    except (Exception, SystemExit) as error:  # a user's module may raise any exception
-        raise ConfigError(f'{key} = {name!r}: the module cannot be imported ({describe(error)}).') from error
     if not hasattr(module, attribute):
         functions = [each for each, value in vars(module).items() if callable(value)]
         raise ConfigError(f'{key} = {name!r}: the module has no {attribute!r}; {nearest(attribute, functions)}')

@@ -259,12 +259,3 @@ def has_ended(pid: int) -> bool:
         return True
     except FileNotFoundError:
         return os.path.exists('/proc/self/stat')  # else it is not Linux
-
-
-def check_launch(asked: bool) -> None:
-    """Require ``policy.multi_gpu`` with several processes, each of which would repeat the same run otherwise."""
-    if launched() > 1 and not asked:
-        raise ConfigError(
-            f'policy.multi_gpu = {asked!r}: torchrun started {launched()} processes; must be True for them to share '
-            'one run.'
-        )

@@ -5,7 +5,7 @@ import re
 from functools import lru_cache
 from importlib import metadata
 from importlib.metadata import PackageNotFoundError, requires
-from typing import Dict, List, Sequence
+from typing import Dict, List, Optional, Sequence
 
 import torch
 from packaging.requirements import Requirement
@@ -13,10 +13,18 @@ from packaging.requirements import Requirement
 from . import parallel
 
 NAME = 'ding-grpo'
-version = lru_cache(None)(metadata.version)  # a run asks for the same ones at its begin and with each model folder
 # Installed versions beyond their bounds make other results, or fail within a run.
 BENEATH = ('DI-engine', 'transformers', 'peft')
 ALL = (NAME, *BENEATH, 'torch', 'tokenizers', 'numpy', 'gguf')
+
+
+@lru_cache(None)  # a run asks for the same ones at its begin and with each model folder
+def version(name: str) -> Optional[str]:
+    """The version of a package; None if it is not installed: an extra, or this package on the path."""
+    try:
+        return metadata.version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def untested(beneath: Sequence[str] = BENEATH) -> List[str]:
@@ -29,11 +37,8 @@ def untested(beneath: Sequence[str] = BENEATH) -> List[str]:
     bounds: Dict[str, Requirement] = {r.name: r for r in required if r.name in beneath}
     lines = []
     for name, bound in bounds.items():
-        try:
-            found = version(name)
-        except PackageNotFoundError:  # an extra
-            continue
-        if not bound.specifier.contains(found, prereleases=True):
+        found = version(name)
+        if found is not None and not bound.specifier.contains(found, prereleases=True):
             allowed = re.sub(r'(?<=,)(?=\S)', ' ', str(bound.specifier))
             lines.append(
                 f'{name} {found}: {NAME} was tested with {allowed} only. If a run fails or differs, install that: pip '
@@ -65,9 +70,4 @@ def machine(cuda: bool) -> Dict[str, str]:
     )
     if cuda:
         found['GPU'] = torch.cuda.get_device_name()
-    for name in ALL:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:  # an extra, or this package on the path
-            continue
-    return found
+    return found | {name: known for name in ALL if (known := version(name)) is not None}

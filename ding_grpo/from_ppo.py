@@ -13,7 +13,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import click
 from easydict import EasyDict
 
-from ding_common import ConfigError, ConfigFile, describe, import_ding, is_not_installed, read_config_file
+from ding_common import ConfigError, ConfigFile, describe, explained, import_ding, is_not_installed, read_config_file
 
 from .data.plain import plain
 
@@ -115,17 +115,13 @@ def check_start(main: Dict, create: Dict, has_env: bool) -> None:
     from .run.around import around_run
     main, create = EasyDict(plain(main)), EasyDict(plain(create))
     main.policy.update(cuda=False, multi_gpu=False)
-    try:
+    with explained('the converted config cannot be started'):
         if has_env:
             with built(main, create, seed=0):
                 return
         with around_run():
             cfg = compiled((main, create), 0, env=BaseEnv, save_cfg=False)
             create_policy(cfg.policy, enable_field=['learn', 'collect', 'eval'], seed=0)
-    except click.ClickException:
-        raise
-    except Exception as error:  # of the environment or the model, which may raise anything
-        raise ConfigError(f'the converted config cannot be started ({describe(error)})') from error
 
 
 def convert(main: Dict, create: Dict, length: Optional[float]) -> Converted:

@@ -24,7 +24,7 @@ from ding.utils import POLICY_REGISTRY
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
-from ding_common import ConfigError, describe, parallel
+from ding_common import ConfigError, describe, explained, parallel
 from ding_common.content import check_content, taking
 from ding_common.processes.memory import memory_advice
 
@@ -96,15 +96,9 @@ class GRPOPolicy(Policy):
     def _create_model(self, cfg: Dict, model: Optional[torch.nn.Module] = None) -> torch.nn.Module:
         if isinstance(model, PreTrainedModel):
             model = CausalLM.from_model(model)
-        try:
+        written = {key: value for key, value in cfg.model.items() if key not in ('type', 'import_names')}
+        with explained(f'policy.model = {written!r}: {model_type(cfg.model)!r} cannot be built with them'):
             model = super()._create_model(cfg, model)
-        except ConfigError:
-            raise
-        except Exception as error:  # a model may raise any exception for its arguments
-            written = {key: value for key, value in cfg.model.items() if key not in ('type', 'import_names')}
-            raise ConfigError(
-                f'policy.model = {written!r}: {model_type(cfg.model)!r} cannot be built with them ({describe(error)})'
-            ) from error
         check_weights(model, 'policy.model')
         self.actor = make_actor(model, cfg, self.seed)
         self.actor.check_learning(cfg)

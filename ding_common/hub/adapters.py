@@ -11,7 +11,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.utils import find_adapter_config_file
 
 from ding_common.config.check import Rule
-from ding_common.errors import ConfigError
+from ding_common.errors import ConfigError, explained
 
 from .loading import quiet_hub, reason
 from .model_folder import integer_weights
@@ -126,15 +126,10 @@ def base_of_adapters(pretrained: str, where: str) -> Optional[str]:
         raise ConfigError(f"{where}: contains adapters, which need the extra: pip install '.[lora]' in the clone")
     if os.path.isfile(os.path.join(pretrained, 'config.json')):
         raise ConfigError(f'{where}: the folder contains both a model and adapters for it; merge them first.')
-    try:
-        with open(path, encoding='utf-8') as f:
-            config = json.load(f)
+    with explained(f'{where}: adapter_config.json cannot be read', reason), open(path, encoding='utf-8') as f:
+        config = json.load(f)
         base = config['base_model_name_or_path']
         check_keys(config, f'{where}: ', ' in adapter_config.json')
-    except ConfigError:
-        raise
-    except Exception as error:  # a broken file may raise anything
-        raise ConfigError(f'{where}: adapter_config.json cannot be read ({reason(error)}).') from error
     if not isinstance(base, str) or not base:
         raise ConfigError(f'{where}: base_model_name_or_path = {base!r} in adapter_config.json is not a model name.')
     return base
@@ -145,10 +140,8 @@ def add_adapters(base: PreTrainedModel, pretrained: str, merge: bool, where: str
     adapted = with_adapters(base, pretrained, where)
     model = adapted.merge_and_unload().requires_grad_(True) if merge else adapted.get_base_model()
     if os.path.isfile(os.path.join(pretrained, 'generation_config.json')):
-        try:
+        with explained(f'{where}: generation_config.json cannot be read', reason):
             model.generation_config = GenerationConfig.from_pretrained(pretrained)
-        except Exception as error:
-            raise ConfigError(f'{where}: generation_config.json cannot be read ({reason(error)}).') from error
     return model
 
 
@@ -156,21 +149,15 @@ def with_adapters(base: PreTrainedModel, pretrained: str, where: str, trained: b
     """The wrapper of ``peft`` around a base model and the adapters of a folder, which may be ``trained`` further."""
     from peft import PeftModel, get_peft_model_state_dict
     from peft.utils import load_peft_weights
-    try:
-        with quiet_hub(), warnings.catch_warnings():
-            warnings.simplefilter('ignore')  # about keys that do not fit; checked below
-            adapted = PeftModel.from_pretrained(base, pretrained, is_trainable=trained)
-            other = set(get_peft_model_state_dict(adapted)) ^ set(load_peft_weights(pretrained, device='cpu'))
-            if other or adapted.active_peft_config.is_prompt_learning:
-                told = f'{min(other)!r} is only in one of the two' if other else 'they are a prompt, not layer weights'
-                raise ConfigError(f'{where}: its adapters do not fit {base.name_or_path!r}: {told}.')
-            integers = [name for name in integer_weights(pretrained) if 'indices' not in name]
-            if integers:
-                raise ConfigError(f'{where}: its weight {integers[0]!r} must have floating-point numbers.')
-            return adapted
-    except ConfigError:
-        raise
-    except Exception as error:  # peft may raise anything for a broken folder
-        raise ConfigError(
-            f'{where}: its adapters cannot be added to {base.name_or_path!r} ({reason(error)}).'
-        ) from error
+    failed = f'{where}: its adapters cannot be added to {base.name_or_path!r}'
+    with explained(failed, reason), quiet_hub(), warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # about keys that do not fit; checked below
+        adapted = PeftModel.from_pretrained(base, pretrained, is_trainable=trained)
+        other = set(get_peft_model_state_dict(adapted)) ^ set(load_peft_weights(pretrained, device='cpu'))
+        if other or adapted.active_peft_config.is_prompt_learning:
+            told = f'{min(other)!r} is only in one of the two' if other else 'they are a prompt, not layer weights'
+            raise ConfigError(f'{where}: its adapters do not fit {base.name_or_path!r}: {told}.')
+        integers = [name for name in integer_weights(pretrained) if 'indices' not in name]
+        if integers:
+            raise ConfigError(f'{where}: its weight {integers[0]!r} must have floating-point numbers.')
+        return adapted

@@ -6,7 +6,7 @@ from typing import Any, Dict, NamedTuple, Optional
 from huggingface_hub import HfApi, constants
 from huggingface_hub.file_download import repo_folder_name
 
-from ding_common.errors import ConfigError
+from ding_common.errors import ConfigError, explained
 
 from .loading import reason
 from .model_folder import check_model_folder
@@ -72,14 +72,10 @@ class Pretrained(NamedTuple):
 
 def _check_hub(name: str, where: str) -> None:
     """Require that a model is in the cache, or that the hub has it: ``from_pretrained`` tries again for 40 seconds."""
-    try:
-        if os.path.isdir(os.path.join(constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type='model'))):
-            return
-        HfApi().model_info(name, timeout=SECONDS)
-    except Exception as error:  # of the name, or of any kind of connection
-        raise ConfigError(
-            f'{where}: not a folder, not in the cache, and not available from the hub ({reason(error)})'
-        ) from error
+    with explained(f'{where}: not a folder, not in the cache, and not available from the hub', reason):
+        cached = os.path.join(constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type='model'))
+        if not os.path.isdir(cached):
+            HfApi().model_info(name, timeout=SECONDS)
 
 
 def _packaged(model: PackagedModel, where: str) -> Pretrained:

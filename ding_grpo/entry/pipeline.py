@@ -17,8 +17,8 @@ from ding.utils import POLICY_REGISTRY, set_pkg_seed
 from easydict import EasyDict
 
 from ding_common import (
-    CheckpointError, ConfigError, TaskError, check_links, ending_at_once, parallel, read_config_file, require_dict,
-    unwrap_task_error
+    CheckpointError, ConfigError, TaskError, check_links, ending_at_once, environment_errors, parallel,
+    read_config_file, require_dict
 )
 from ding_common.files import check_writable
 from ding_common.processes.ding_private import reset_although_recording
@@ -93,7 +93,7 @@ def running(input_cfg: InputConfig, seed: int, env_setting: Any, model: Any, lim
         if ours:
             _check_before(main_config, create_config)
         made = _choose_folder(main_config)
-        with in_one_line(), around_run(), ending_at_once() if ours else nullcontext():
+        with environment_errors(), around_run(), ending_at_once() if ours else nullcontext():
             parts = build(configs, seed, env_setting, model, limits, **kwargs)
             try:
                 yield parts
@@ -122,7 +122,7 @@ def checked(input_cfg: InputConfig) -> Configs:
         main_config, create_config = read_config_file(input_cfg)
     else:
         main_config, create_config = (EasyDict(c) if isinstance(c, dict) else c for c in copy.deepcopy(input_cfg))
-    with in_one_line():
+    with environment_errors():
         complete(main_config, create_config)
     return main_config, create_config
 
@@ -136,7 +136,11 @@ def _check_before(main_config: EasyDict, create_config: EasyDict) -> None:
         # the run writes into its files; wandb links to its own logs
         check_links(main_config.exp_name, 'exp_name', to_folders=True, besides='wandb')
     if parallel.launched() > 1:
-        parallel.check_launch(main_config.policy.get('multi_gpu', False))
+        if not main_config.policy.get('multi_gpu', False):
+            raise ConfigError(  # each would repeat the same run
+                f'policy.multi_gpu = False: torchrun started {parallel.launched()} processes; must be True for them to '
+                'share one run.'
+            )
         parallel.start(main_config.policy.get('cuda', False))
 
 
@@ -150,18 +154,6 @@ def _choose_folder(main_config: EasyDict) -> Optional[str]:
     name = parallel.broadcast_object(name)
     main_config.exp_name = name if parallel.rank() == 0 else os.path.join(name, 'log', f'process_{parallel.rank()}')
     return None if os.path.exists(name) else name
-
-
-@contextmanager
-def in_one_line() -> Iterator[None]:
-    """Context of a pipeline: what a task or an environment raises becomes a ``TaskError`` without marks."""
-    try:
-        yield
-    except TaskError as error:
-        error.marked = False
-        raise
-    except Exception as error:
-        unwrap_task_error(error)
 
 
 def eval(*args: Any, **kwargs: Any) -> float:
@@ -182,24 +174,15 @@ def evaluated(
         load_path: Optional[str] = None,
         replay_path: Optional[str] = None,
 ) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """
-    Overview:
-        Evaluate a checkpoint.
-    Arguments:
-        - input_cfg, seed, env_setting, model: See ``serial_pipeline_onpolicy``.
-        - state_dict (:obj:`Optional[Dict]`): The checkpoint.
-        - load_path (:obj:`Optional[str]`): Its path, if there is no ``state_dict``.
-        - replay_path (:obj:`Optional[str]`): Folder for videos, of environments that make some.
-    Returns:
-        - info, record (:obj:`Tuple[Dict, Dict]`): What DI-engine's evaluator returns, with each episode's return, and \
-            the record of the evaluation.
-    """
+    """Evaluate the checkpoint ``state_dict``, or that at ``load_path``. ``replay_path`` is a folder for videos, of
+    environments that make some; the first arguments are those of ``serial_pipeline_onpolicy``. Returns what DI-engine's
+    evaluator returns, with each episode's return, and the record of the evaluation."""
     main_config, create_config = checked(input_cfg)
     state_dict = state_dict if state_dict is not None else read_state(_path_of(main_config, load_path))
     ours = is_grpo(create_config.policy.type)
     if ours:
         check_exp_name(main_config.setdefault('exp_name', 'default_experiment'))
-    with in_one_line(), around_run(), _folder(main_config, ours):
+    with environment_errors(), around_run(), _folder(main_config, ours):
         cfg = compiled(
             (main_config, create_config),
             seed,

@@ -1,7 +1,7 @@
 """The batches of an update, and its optimizer."""
 from transformers import SchedulerType
 
-from ding_common import ConfigError, Rule, describe
+from ding_common import Rule, explained
 from ding_grpo.rl_utils import efficient_method, less_efficient_method, linear_log_prob, naive_method
 
 from ..key import COUNT, POSITIVE, SIZE, Combination, Key, optional
@@ -93,8 +93,6 @@ UPDATE = dict(
 def check(policy: Combination) -> None:
     check_optimizer(policy['learn'], bool(policy['cuda']), bool(policy['shard']))
     schedule = policy['learn.lr_scheduler']
-    try:
+    written = {key: dict(value) if isinstance(value, dict) else value for key, value in schedule.items()}
+    with explained(f'policy.learn.lr_scheduler = {written!r}: transformers cannot make this schedule'):
         Schedule(schedule, policy['learn.learning_rate'])
-    except Exception as error:  # a schedule may raise any exception for its arguments
-        written = {key: dict(value) if isinstance(value, dict) else value for key, value in schedule.items()}
-        raise ConfigError(f'policy.learn.lr_scheduler = {written!r}: {describe(error)}') from error
