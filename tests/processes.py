@@ -131,12 +131,6 @@ def one_of(processes, rank=0, backend='fake'):
         dist.destroy_process_group()
 
 
-def call(command, folder):
-    """A command to its end: (exit code, stdout, stderr)."""
-    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
-    return ended.returncode, ended.stdout, ended.stderr
-
-
 def python(*arguments, folder=None, encoding='utf-8', **variables):
     """Python with these arguments in a process of its own and a folder, to its end: its ``CompletedProcess``."""
     command = [sys.executable, *map(str, arguments)]

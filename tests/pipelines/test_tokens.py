@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 
@@ -20,7 +21,7 @@ from dizoo_llm.text.tokenizer import build_word_tokenizer
 from tests.cases import long
 from tests.pipelines import plain
 from tests.pipelines.plain import completed
-from tests.processes import ROOT, Process, call, python, run_code, run_ding
+from tests.processes import ROOT, Process, python, run_code, run_ding
 from tests.runs import evaluated, evaluations, metrics, state, train, weights
 from tests.same import same
 from tests.shipped import path_of, small, write
@@ -172,6 +173,7 @@ class TestCommandLine:
 @pytest.mark.algotest
 @pytest.mark.parametrize('seed', range(5))
 def test_think_answer_is_solved(tmp_path, seed):
-    code, out, err = call([DING, *f'-m serial_onpolicy -c {CONFIG} -s {seed} --train-iter 600'.split()], tmp_path)
-    assert code == 0, err
+    command = [DING, *f'-m serial_onpolicy -c {CONFIG} -s {seed} --train-iter 600'.split()]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
     assert evaluations(tmp_path / 'runs/think_answer_grpo')[-1]['eval_episode_return'] == 1

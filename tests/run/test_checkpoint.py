@@ -6,6 +6,7 @@ import torch
 from ding.worker.learner import learner_hook
 
 from ding_common import CheckpointError
+from ding_common.processes.memory import MEBI, resident_memory
 from ding_grpo.run import around
 from ding_grpo.run.checkpoint import newest, numbered, prune, read_checkpoint, save_checkpoint, whole_folder
 
@@ -18,12 +19,6 @@ def ckpt(tmp_path):
     for name in ('iteration_2', 'iteration_10', 'ckpt_best'):
         save_checkpoint(str(tmp_path / f'{name}.pth.tar'), dict(name=name, x=NUMBERS))
     return tmp_path
-
-
-def figure(path, place):
-    """A number of this process in a file of /proc."""
-    with open(f'/proc/self/{path}') as f:
-        return int(f.readline().split()[place])
 
 
 class TestSave:
@@ -130,8 +125,8 @@ class TestRead:
     def test_mapped_tensors_need_no_memory_until_they_are_used(self, tmp_path):
         path, size = str(tmp_path / 'iteration_1.pth.tar'), 8 * 2 ** 20  # numbers
         save_checkpoint(path, dict(model=torch.ones(10), optimizer=torch.arange(float(size))))
-        before = figure('statm', 1)
+        before = resident_memory()
         state = read_checkpoint(path, mapped=True)
         # fewer bytes than numbers; the optimizer's are four times as many
-        assert (figure('statm', 1) - before) * os.sysconf('SC_PAGESIZE') < size
+        assert (resident_memory() - before) * MEBI < size
         assert state['model'].sum() == 10 and state['optimizer'][-1] == size - 1
