@@ -44,12 +44,14 @@ class Rule(NamedTuple):
         return cls('a registered name', lambda v: isinstance(v, str) and v in registry)
 
     @classmethod
+    def list_of(cls, allowed: str, holds: Callable[[Any], bool]) -> 'Rule':
+        """A list for whose items a predicate holds."""
+        return cls(f'a list of {allowed}', lambda v: isinstance(v, (list, tuple)) and all(map(holds, v)))
+
+    @classmethod
     def modules(cls) -> 'Rule':
         """A list of names of modules that can be imported."""
-        return cls(
-            'a list of modules that can be imported',
-            lambda v: isinstance(v, (list, tuple)) and all(isinstance(name, str) and _is_module(name) for name in v)
-        )
+        return cls.list_of('modules that can be imported', lambda name: isinstance(name, str) and _is_module(name))
 
     def or_none(self) -> 'Rule':
         """The same, or None."""

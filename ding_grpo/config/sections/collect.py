@@ -8,14 +8,10 @@ from ding_common import MOST, ConfigError, Rule
 
 from ..key import COUNT, POSITIVE, SHARE, SIZE, Combination, Key, optional
 
-_PROCESSORS = Rule(
-    'a list of dicts with the key type, a text', lambda v: isinstance(v, (list, tuple)) and
-    all(isinstance(entry, dict) and isinstance(entry.get('type'), str) for entry in v)
+_PROCESSORS = Rule.list_of(
+    'dicts with the key type, a text', lambda entry: isinstance(entry, dict) and isinstance(entry.get('type'), str)
 )
-
-
-def _integers(value: Any, least: int) -> bool:
-    return isinstance(value, (list, tuple)) and all(type(n) is int and least <= n <= MOST for n in value)
+_SIZES = Rule.list_of('integers of at least 1', SIZE.holds)
 
 
 def _is_place(value: Any) -> bool:
@@ -23,8 +19,8 @@ def _is_place(value: Any) -> bool:
 
 
 PLACES = ('tokens', 'turns', 'entropy', 'sentences')
-_BRANCHES = Rule('a list of integers of at least 2', lambda v: _integers(v, 2))
-_TOKENS = Rule('a list of ascending integers of at least 1', lambda v: _integers(v, 1) and list(v) == sorted(set(v)))
+_BRANCHES = Rule.list_of('integers of at least 2', Rule.integer(2, MOST).holds)
+_TOKENS = Rule(f'{_SIZES.allowed}, ascending', lambda v: _SIZES.holds(v) and list(v) == sorted(set(v)))
 _ENGINE = Rule(
     "a dict with type='vllm' or type='recorded'", lambda v: isinstance(v, dict) and v.get('type') in
     ('vllm', 'recorded')

@@ -3,10 +3,6 @@ from ding_common import MOST, Rule
 
 from ..key import COUNT, Combination, Key
 
-_PASS_AT = Rule(
-    'a list of integers of at least 1', lambda v: isinstance(v, (list, tuple)) and all(map(Rule.integer(1).holds, v))
-)
-
 EVAL = dict(
     # (bool) False: evaluate in the type of the weights where ``policy.model.autocast`` learns in another. The saved
     # folder then has the evaluated accuracy also in plain transformers, decoded greedily. For language models.
@@ -22,7 +18,7 @@ EVAL = dict(
         sample=False,
         # (List[int]) Values of k for pass@k: the probability that at least one of k samples is correct (unbiased),
         # with a confidence interval over the starts. Needs ``samples_per_start`` of at least k.
-        pass_at=Key([], _PASS_AT),
+        pass_at=Key([], Rule.list_of('integers of at least 1', COUNT.holds)),
         # (float) Smallest return of a correct sample.
         right_from=Key(1.0, Rule.number()),
         # (float) Largest share of completions in an evaluation that may fail to be scored; the run stops when it

@@ -4,10 +4,8 @@ from ding_grpo.rl_utils import LOSS_PRESETS
 
 from ..key import COUNT, Combination, Key, optional
 
-_PRESETS = Rule(
-    f"'all' or a list of presets: {', '.join(LOSS_PRESETS)}", lambda v: v == 'all' or
-    (isinstance(v, (list, tuple)) and all(isinstance(name, str) and name in LOSS_PRESETS for name in v))
-)
+_LIST = Rule.list_of(f"presets: {', '.join(LOSS_PRESETS)}", lambda v: isinstance(v, str) and v in LOSS_PRESETS)
+_PRESETS = Rule(f"'all' or {_LIST.allowed}", lambda v: v == 'all' or _LIST.holds(v))
 
 INSTRUMENTS = dict(
     # (Union[str, List[str]]) Shadow losses: presets whose loss and gradient are measured beside the loss in use,

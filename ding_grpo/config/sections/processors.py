@@ -5,11 +5,14 @@ from ding_common import ConfigError, Rule, check_config, nearest
 
 from ..key import POSITIVE, SHARE, Combination
 
-_BIAS = Rule(
-    'a list of pairs (token, number), a token being an id of at least 0 or a text',
-    lambda v: isinstance(v, (list, tuple)) and all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in v) and
-    all((isinstance(token, str) or Rule.integer(0).holds(token)) and Rule.number().holds(bias) for token, bias in v)
-)
+
+def _is_bias(pair: Any) -> bool:
+    if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+        return False
+    return (isinstance(pair[0], str) or Rule.integer(0).holds(pair[0])) and Rule.number().holds(pair[1])
+
+
+_BIAS = Rule.list_of('pairs (token, number), a token being an id of at least 0 or a text', _is_bias)
 
 # Each has one argument: its name, and the allowed values.
 PROCESSORS = dict(
