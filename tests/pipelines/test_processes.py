@@ -16,6 +16,7 @@ from ding_grpo.run.checkpoint import read_checkpoint
 from dizoo_llm.envs import TokenEnv
 from tests.cases import long
 from tests.processes import ROOT, connected, run_ding
+from tests.run.configs import GUESSES
 from tests.runs import distance, evaluated, metrics, state
 from tests.shipped import load, write
 
@@ -39,11 +40,6 @@ STEPS = dict(
 )
 ANCHOR = dict(batch_groups=3, epoch_per_collect=2, advantage='anchor', learning_rate=1e-3, micro_batch_tokens=60)
 TURNS = dict(TOKENS, policy=dict(TOKENS['policy'], learn=ANCHOR))
-GUESSES = dict(
-    task=dict(type='agent', run='tests.dizoo_llm.agents.programs:guesses', problems=[dict(secret=i) for i in range(4)]),
-    tokenizer=dict(words=['guess', 'again', 'lower', 'higher', *map(str, range(4))]),
-    **dict(max_prompt_length=2, max_turns=4, max_tokens=20, max_new_tokens=3),
-)
 AGENTS = deep_merge_dicts(TOKENS, dict(env=GUESSES))  # episodes of several texts
 READS = dict(self='ema', context=('sibling', 'reference'), place='before', solution='{solution} ', closing='')
 SELF = deep_merge_dicts(TOKENS, dict(policy=dict(teacher=READS)))

@@ -11,6 +11,11 @@ from tests.shipped import small
 
 LEARN = dict(epoch_per_collect=2, batch_groups=1, learning_rate=1e-3)
 SAMPLES = dict(evaluator=dict(samples_per_start=2))
+GUESSES = dict(
+    task=dict(type='agent', run='tests.dizoo_llm.agents.programs:guesses', problems=[dict(secret=i) for i in range(4)]),
+    tokenizer=dict(words=['guess', 'again', 'lower', 'higher', *map(str, range(4))]),
+    **dict(max_prompt_length=2, max_turns=4, max_tokens=20, max_new_tokens=3),
+)
 CURRICULUM = dict(
     problem_order='pools',
     pools=dict(success_from=0.1, hard_to=0.2, hard_share=0.3),
@@ -82,11 +87,7 @@ def turns():
 def agents():
     """Episodes with several texts, of an agent that asks by OpenAI's interface."""
     main, create = tokens(dict(trajectories='divided'), eval=SAMPLES)
-    task = dict(
-        type='agent', run='tests.dizoo_llm.agents.programs:guesses', problems=[dict(secret=i) for i in range(4)]
-    )
-    words = dict(words=['guess', 'again', 'lower', 'higher', *map(str, range(4))])
-    main.env.update(task=task, tokenizer=words, max_prompt_length=2, max_turns=4, max_tokens=20, max_new_tokens=3)
+    main.env.update(GUESSES)
     return main, create
 
 
