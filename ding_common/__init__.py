@@ -9,7 +9,7 @@ from .config.config_file import (
 from .config.total_config import code_of, read_total_config
 from .errors import (
     CheckpointError, ConfigError, NumericError, PeerError, TaskError, config_errors, describe, environment_errors,
-    explained, is_not_installed, unwrap_task_error
+    is_not_installed, unwrap_task_error
 )
 from .files import check_is_file, check_links, import_modules, import_name, run_file
 from .output.json_lines import append_json, json_lines, read_json_lines

@@ -69,15 +69,15 @@ def _place(frames: List[Tuple]) -> Tuple[str, str]:
 
 
 @contextmanager
-def explained(message: str, told: Callable[[BaseException], str] = describe) -> Iterator[None]:
-    """Context of what may raise any error, as code or files of a user: the error becomes a ``ConfigError`` of this
-    message and, in parentheses, what is ``told`` of it. Errors that are one line already stay."""
+def config_errors(told: str, then: str = '', reason: Callable[[BaseException], str] = describe) -> Iterator[None]:
+    """Context of what may raise any error, as code or files of a user: the error becomes a ``ConfigError`` of ``told``,
+    its ``reason`` in parentheses, and ``then``. Errors that are one line already stay."""
     try:
         yield
     except click.ClickException:
         raise
     except (Exception, SystemExit) as error:
-        raise ConfigError(f'{message} ({told(error)})') from error
+        raise ConfigError(f'{told} ({reason(error)}){then}') from error
 
 
 def is_not_installed(error: Optional[BaseException]) -> bool:
@@ -124,18 +124,6 @@ def _of_environment(error: Exception, text: str, what: str) -> Optional[str]:
         return None
     said = ' '.join(said.split()) or 'an exception without a message'
     return f'an environment failed in {what}: {said:.300} ({place})'
-
-
-@contextmanager
-def config_errors(told: str, then: str = '') -> Iterator[None]:
-    """Context of code and arguments of a user, which may raise anything: other errors than this project's become a
-    ``ConfigError`` in one line, of ``told``, the error, and ``then``."""
-    try:
-        yield
-    except click.ClickException:
-        raise
-    except Exception as error:
-        raise ConfigError(f'{told} ({describe(error)}){then}') from error
 
 
 @contextmanager

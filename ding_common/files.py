@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any, Dict
 
 from .config.check import Rule, check_not_async, nearest
-from .errors import ConfigError, describe, explained
+from .errors import ConfigError, config_errors, describe
 
 
 def run_file(path: str, key: str) -> Dict[str, Any]:
@@ -31,7 +31,7 @@ def import_name(name: str, key: str, coroutine: bool = False) -> Any:
     module_name, _, attribute = name.partition(':')
     if not Rule.modules().holds([module_name]):
         raise ConfigError(f'{key} = {name!r}: there is no module {module_name!r} that can be imported.')
-    with explained(f'{key} = {name!r}: the module cannot be imported'):
+    with config_errors(f'{key} = {name!r}: the module cannot be imported'):
         module = import_module(module_name)
     if not hasattr(module, attribute):
         functions = [each for each, value in vars(module).items() if callable(value)]

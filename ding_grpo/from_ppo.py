@@ -13,7 +13,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import click
 from easydict import EasyDict
 
-from ding_common import ConfigError, ConfigFile, describe, explained, import_ding, is_not_installed, read_config_file
+from ding_common import (
+    ConfigError, ConfigFile, config_errors, describe, import_ding, is_not_installed, read_config_file
+)
 
 from .data.plain import plain
 
@@ -115,7 +117,7 @@ def check_start(main: Dict, create: Dict, has_env: bool) -> None:
     from .run.around import around_run
     main, create = EasyDict(plain(main)), EasyDict(plain(create))
     main.policy.update(cuda=False, multi_gpu=False)
-    with explained('the converted config cannot be started'):
+    with config_errors('the converted config cannot be started'):
         if has_env:
             with built(main, create, seed=0):
                 return

@@ -24,7 +24,7 @@ from ding.utils import POLICY_REGISTRY
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
-from ding_common import ConfigError, describe, explained, parallel
+from ding_common import ConfigError, config_errors, describe, parallel
 from ding_common.content import check_content, taking
 from ding_common.processes.memory import memory_advice
 
@@ -97,7 +97,7 @@ class GRPOPolicy(Policy):
         if isinstance(model, PreTrainedModel):
             model = CausalLM.from_model(model)
         written = {key: value for key, value in cfg.model.items() if key not in ('type', 'import_names')}
-        with explained(f'policy.model = {written!r}: {model_type(cfg.model)!r} cannot be built with them'):
+        with config_errors(f'policy.model = {written!r}: {model_type(cfg.model)!r} cannot be built with them'):
             model = super()._create_model(cfg, model)
         check_weights(model, 'policy.model')
         self.actor = make_actor(model, cfg, self.seed)

@@ -11,7 +11,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.utils import find_adapter_config_file
 
 from ding_common.config.check import Rule
-from ding_common.errors import ConfigError, explained
+from ding_common.errors import ConfigError, config_errors
 
 from .loading import quiet_hub, reason
 from .model_folder import integer_weights
@@ -126,7 +126,8 @@ def base_of_adapters(pretrained: str, where: str) -> Optional[str]:
         raise ConfigError(f"{where}: contains adapters, which need the extra: pip install '.[lora]' in the clone")
     if os.path.isfile(os.path.join(pretrained, 'config.json')):
         raise ConfigError(f'{where}: the folder contains both a model and adapters for it; merge them first.')
-    with explained(f'{where}: adapter_config.json cannot be read', reason), open(path, encoding='utf-8') as f:
+    failed = f'{where}: adapter_config.json cannot be read'
+    with config_errors(failed, reason=reason), open(path, encoding='utf-8') as f:
         config = json.load(f)
         base = config['base_model_name_or_path']
         check_keys(config, f'{where}: ', ' in adapter_config.json')
@@ -140,7 +141,7 @@ def add_adapters(base: PreTrainedModel, pretrained: str, merge: bool, where: str
     adapted = with_adapters(base, pretrained, where)
     model = adapted.merge_and_unload().requires_grad_(True) if merge else adapted.get_base_model()
     if os.path.isfile(os.path.join(pretrained, 'generation_config.json')):
-        with explained(f'{where}: generation_config.json cannot be read', reason):
+        with config_errors(f'{where}: generation_config.json cannot be read', reason=reason):
             model.generation_config = GenerationConfig.from_pretrained(pretrained)
     return model
 
@@ -150,7 +151,7 @@ def with_adapters(base: PreTrainedModel, pretrained: str, where: str, trained: b
     from peft import PeftModel, get_peft_model_state_dict
     from peft.utils import load_peft_weights
     failed = f'{where}: its adapters cannot be added to {base.name_or_path!r}'
-    with explained(failed, reason), quiet_hub(), warnings.catch_warnings():
+    with config_errors(failed, reason=reason), quiet_hub(), warnings.catch_warnings():
         warnings.simplefilter('ignore')  # about keys that do not fit; checked below
         adapted = PeftModel.from_pretrained(base, pretrained, is_trainable=trained)
         other = set(get_peft_model_state_dict(adapted)) ^ set(load_peft_weights(pretrained, device='cpu'))

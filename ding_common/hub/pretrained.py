@@ -6,7 +6,7 @@ from typing import Any, Dict, NamedTuple, Optional
 from huggingface_hub import HfApi, constants
 from huggingface_hub.file_download import repo_folder_name
 
-from ding_common.errors import ConfigError, explained
+from ding_common.errors import ConfigError, config_errors
 
 from .loading import reason
 from .model_folder import check_model_folder
@@ -72,7 +72,7 @@ class Pretrained(NamedTuple):
 
 def _check_hub(name: str, where: str) -> None:
     """Require that a model is in the cache, or that the hub has it: ``from_pretrained`` tries again for 40 seconds."""
-    with explained(f'{where}: not a folder, not in the cache, and not available from the hub', reason):
+    with config_errors(f'{where}: not a folder, not in the cache, and not available from the hub', reason=reason):
         cached = os.path.join(constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type='model'))
         if not os.path.isdir(cached):
             HfApi().model_info(name, timeout=SECONDS)

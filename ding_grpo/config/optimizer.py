@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ding_common import ConfigError, check_arguments, explained, import_name, nearest
+from ding_common import ConfigError, check_arguments, config_errors, import_name, nearest
 
 from .on_host import OnHost, host_copies
 
@@ -86,7 +86,7 @@ def make_optimizer(
         raise ConfigError(f"policy.learn.weight_decay = {learn['weight_decay']}: {kind} has none. Set it to 0.")
     if 'fused' in known:
         given['fused'] = fused
-    with explained(f"{KEY} = {dict(learn['optimizer'])!r}: {kind} cannot be made with these arguments"):
+    with config_errors(f"{KEY} = {dict(learn['optimizer'])!r}: {kind} cannot be made with these arguments"):
         if kind == 'Muon':
             chosen = set(matrices)
             parts = [p for p in weights if p in chosen], [p for p in weights if p not in chosen]

@@ -4,7 +4,7 @@ from typing import Any, Dict, Tuple, Union
 
 import torch
 
-from ding_common import ConfigError, explained, import_name, nearest
+from ding_common import ConfigError, config_errors, import_name, nearest
 from ding_grpo.rl_utils import (
     SURROGATES, Surrogate, check_surrogate_options, surrogate_arguments, surrogate_function, surrogate_traits
 )
@@ -50,7 +50,7 @@ def _try(surrogate: Surrogate, name: str, options: Dict[str, Any]) -> None:
     except ValueError:  # some built-in functions have no signature
         pass
     _check_options(surrogate, name, options)
-    with explained(f'{_KEY} = {name!r}: fails on small tensors'):
+    with config_errors(f'{_KEY} = {name!r}: fails on small tensors'):
         objective = surrogate(*arguments, **keywords, **options)
     shape = (len(logp), 1) if surrogate_traits(surrogate).of_row else tuple(logp.shape)
     if not isinstance(objective, torch.Tensor):

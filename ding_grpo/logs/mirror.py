@@ -5,7 +5,7 @@ from typing import Any, Dict, Optional
 
 from ding.worker import LearnerHook
 
-from ding_common import ConfigError, check_config, explained, require_dict
+from ding_common import ConfigError, check_config, config_errors, require_dict
 from ding_common.config.total_config import as_literals
 
 from . import to_mlflow, to_trackio, to_wandb  # noqa: F401  registers them
@@ -25,7 +25,7 @@ class MirrorHook(LearnerHook):
         """Begin, and copy from now on. Raises ``ConfigError`` if that fails, for example online without an account."""
         folder, config = os.path.abspath(run_folder(engine.exp_name)), as_literals(engine.policy.get_attribute('cfg'))
         for where, logger in self._loggers.items():
-            with explained(f'{where} = {logger.cfg}: cannot begin'):
+            with config_errors(f'{where} = {logger.cfg}: cannot begin'):
                 show(f"{where.rpartition('.')[2]}: {logger.begin(folder, config)}")
         self.copy(engine.tb_logger)
 

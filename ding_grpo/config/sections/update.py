@@ -1,7 +1,7 @@
 """The batches of an update, and its optimizer."""
 from transformers import SchedulerType
 
-from ding_common import Rule, explained
+from ding_common import Rule, config_errors
 from ding_grpo.rl_utils import efficient_method, less_efficient_method, linear_log_prob, naive_method
 
 from ..key import COUNT, POSITIVE, SIZE, Combination, Key, optional
@@ -94,5 +94,5 @@ def check(policy: Combination) -> None:
     check_optimizer(policy['learn'], bool(policy['cuda']), bool(policy['shard']))
     schedule = policy['learn.lr_scheduler']
     written = {key: dict(value) if isinstance(value, dict) else value for key, value in schedule.items()}
-    with explained(f'policy.learn.lr_scheduler = {written!r}: transformers cannot make this schedule'):
+    with config_errors(f'policy.learn.lr_scheduler = {written!r}: transformers cannot make this schedule'):
         Schedule(schedule, policy['learn.learning_rate'])
