@@ -5,18 +5,15 @@ Finding = Dict[str, Any]  # ``cause``, ``message`` and figures
 
 
 class Found(NamedTuple):
-    """
-    Overview:
-        What a part of the examination tells: ``lines``, what was looked at, ``findings``, and what a trial needs: the
-        ``form`` of right completions, None if they are worth no more than wrong ones, their mean ``reward``, and the
-        ``seconds`` of a score. ``examined``: whether anything was looked at.
-    """
-    lines: List[str]
+    """What a part of the examination tells."""
+    lines: List[str]  # what was looked at
     findings: List[Finding]
+    # For a trial: the form of right completions, None if they are worth no more than wrong ones, their mean reward, and
+    # the seconds of a score.
     form: Optional[str] = None
     reward: float = 0.0
     seconds: float = 0.0
-    examined: bool = True
+    examined: bool = True  # whether anything was looked at
 
 
 def finding(cause: str, message: str, **figures: Any) -> Finding:

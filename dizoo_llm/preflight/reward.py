@@ -2,7 +2,8 @@
 import random
 import statistics
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from functools import partial
+from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ding_common import TaskError
 from dizoo_llm.base import Parts, Problem, Task
@@ -30,15 +31,12 @@ class Scored(NamedTuple):
     reward: Optional[float]
 
 
+Ask = Callable[[int, Problem, str, str], Scored]
+
+
 def of_reward(task: Task, weights: Dict[str, float]) -> Found:
-    """
-    Overview:
-        Compare what a scorer pays for right completions and for junk, twice.
-    Arguments:
-        - task (:obj:`Task`): A task of one turn.
-        - weights (:obj:`Dict[str, float]`): Of the parts of the reward.
-    """
-    ask = _Scorer(task, weights)
+    """Compare what the scorer of a task of one turn pays for right completions and for junk, twice."""
+    ask = partial(_ask, task, weights)
     problems = {i: task.checked_problem(i) for i in _drawn(len(task), ANSWERS[1])}
     known = [i for i, problem in problems.items() if right(task, problem)]
     if not known:
@@ -46,22 +44,24 @@ def of_reward(task: Task, weights: Dict[str, float]) -> Found:
     form, seconds = _form(ask, task, {i: problems[i] for i in known[:5]})
     problems = {i: problems[i] for i in known[:_within(ANSWERS, seconds)]}
     shown = {i: right(task, problem)[form] for i, problem in problems.items()}
-    answered = {i: ask(i, problems[i], RIGHT, text) for i, text in shown.items()}
+    good = [ask(i, problems[i], RIGHT, text) for i, text in shown.items()]
     few = list(problems)[:_within(PROBLEMS, 10 * seconds)]
     bad = _junk(ask, few, problems, shown)
     again = [ask(i, problems[i], RIGHT, shown[i]) for i in few]
-    good = list(answered.values())
     findings = [
-        *(_pays(good, bad, form) or _rejected(good, bad)),
-        *_changes([answered[i] for i in few], again),
+        *(list(_pays(good, bad, form)) or _rejected(good, bad)),
+        *_changes(good, again),
         *_constant(weights, good, bad),
         *_slow(good),
     ]
-    failures = _failures(good, bad) or _long(ask, few[0], problems[few[0]], seconds)
-    mean = statistics.mean([s.reward for s in good if s.reward is not None] or [0.0])
-    teaches = mean > _floor(bad)
+    failures = list(_failures(good, bad)) or list(_long(ask, few[0], problems[few[0]], seconds))
+    mean = statistics.mean(_rewards(good) or [0.0])
+    floor = _floor(bad)
+    paid = sum(reward > floor for reward in _rewards(good))
+    told = f'right completions ({form}, for example {good[0].text!r:.60}): {share(paid, len(good))} are paid more'
     return Found(
-        [_told(form, good, bad), *_table(good, bad)], failures + findings, form if teaches else None, mean, seconds
+        [f'{told} than a wrong answer', *_table(good, bad)], failures + findings, form if mean > floor else None, mean,
+        seconds
     )
 
 
@@ -78,39 +78,33 @@ def _drawn(number: int, most: int) -> List[int]:
 
 def _floor(bad: Sequence[Scored]) -> float:
     """What is paid for a wrong answer in the right form; without one, for the junk in the middle."""
-    rewards = [s.reward for s in bad if s.reward is not None]
-    wrong = [s.reward for s in bad if s.reward is not None and s.kind == WRONG]
-    return statistics.median(wrong or rewards or [0.0])
+    wrong = [s for s in bad if s.kind == WRONG]
+    return statistics.median(_rewards(wrong) or _rewards(bad) or [0.0])
 
 
-class _Scorer:
-    """Asks for scores, and keeps time."""
-
-    def __init__(self, task: Task, weights: Dict[str, float]) -> None:
-        self._task, self._weights = task, weights
-
-    def __call__(self, index: int, problem: Problem, kind: str, text: str) -> Scored:
-        begun = time.perf_counter()
-        scored = self._task.checked_scores([problem], [text])[0]
-        seconds = time.perf_counter() - begun
-        if isinstance(scored, TaskError):
-            return Scored(index, kind, text, None, scored.message, seconds, None)
-        reward = sum(self._weights[name] * (value or 0.0) for name, value in scored.items())
-        return Scored(index, kind, text, scored, None, seconds, reward)
+def _rewards(rows: Iterable[Scored]) -> List[float]:
+    return [s.reward for s in rows if s.reward is not None]
 
 
-def _form(ask: _Scorer, task: Task, few: Dict[int, Problem]) -> Tuple[str, float]:
+def _ask(task: Task, weights: Dict[str, float], index: int, problem: Problem, kind: str, text: str) -> Scored:
+    begun = time.perf_counter()
+    scored = task.checked_scores([problem], [text])[0]
+    seconds = time.perf_counter() - begun
+    if isinstance(scored, TaskError):
+        return Scored(index, kind, text, None, scored.message, seconds, None)
+    reward = sum(weights[name] * (value or 0.0) for name, value in scored.items())
+    return Scored(index, kind, text, scored, None, seconds, reward)
+
+
+def _form(ask: Ask, task: Task, few: Dict[int, Problem]) -> Tuple[str, float]:
     """The form of right completions for which most is paid, and the seconds of a score."""
-    forms = {form: [ask(i, p, form, right(task, p)[form]) for i, p in few.items()] for form in _forms(task, few)}
-    best = max(forms, key=lambda form: sum(scored.reward or 0.0 for scored in forms[form]))
-    return best, statistics.median(s.seconds for s in forms[best])
+    forms = list(right(task, next(iter(few.values()))))
+    scored = {form: [ask(i, p, form, right(task, p)[form]) for i, p in few.items()] for form in forms}
+    best = max(forms, key=lambda form: sum(s.reward or 0.0 for s in scored[form]))
+    return best, statistics.median(s.seconds for s in scored[best])
 
 
-def _forms(task: Task, few: Dict[int, Problem]) -> List[str]:
-    return list(right(task, next(iter(few.values()))))
-
-
-def _junk(ask: _Scorer, few: List[int], problems: Dict[int, Problem], shown: Dict[int, str]) -> List[Scored]:
+def _junk(ask: Ask, few: List[int], problems: Dict[int, Problem], shown: Dict[int, str]) -> List[Scored]:
     """What is paid for junk. A kind that cannot be scored is asked for once."""
     found, failed = [], set()
     for index in few:
@@ -134,188 +128,161 @@ def _same(answer: str, other: str) -> bool:
         return False
 
 
-def _of_junk_alone(ask: _Scorer, problems: Dict[int, Problem]) -> Found:
+def _of_junk_alone(ask: Ask, problems: Dict[int, Problem]) -> Found:
     few = list(problems.items())[:PROBLEMS[0]]
     bad, again = ([ask(i, p, kind, text) for i, p in few for kind, text in junk(p, '', [], []).items()] for _ in '12')
-    paid = {s.reward for s in bad if s.reward is not None}
-    findings = _failures([], bad) + _changes(bad, again)
+    paid = set(_rewards(bad))
+    findings = [*_failures([], bad), *_changes(bad, again)]
     if len(paid) == 1 and max(paid) > 0:
         findings.append(finding('always_paid', f'the scorer pays {max(paid):g} for every junk text'))
     return Found(['no problem has an answer: only junk is scored', *_table([], bad)], findings)
 
 
-def _failures(good: Sequence[Scored], bad: Sequence[Scored]) -> List[Finding]:
-    failed = [s for s in good if s.failed is not None]
+def _failures(good: Sequence[Scored], bad: Sequence[Scored]) -> Iterator[Finding]:
+    failed, junk_failed = ([s for s in rows if s.failed is not None] for rows in (good, bad))
     if failed:
-        return [
-            finding(
-                'not_scored', f'the scorer fails for {share(len(failed), len(good))} right completions: '
-                f'{failed[0].failed}. Such rows are dropped in training',
-                failed=len(failed)
-            )
-        ]
-    failed = [s for s in bad if s.failed is not None]
-    kinds = list(dict.fromkeys(s.kind for s in failed))
-    if not kinds:
-        return []
-    first = f'{failed[0].failed:.300}'
-    return [
-        finding(
-            'junk_not_scored', f"the scorer fails for junk ({', '.join(kinds)}): {first}. A policy writes such texts, "
-            'and each costs its row. Pay 0 for what cannot be read',
+        yield finding(
+            'not_scored', f'the scorer fails for {share(len(failed), len(good))} right completions: '
+            f'{failed[0].failed}. Such rows are dropped in training',
+            failed=len(failed)
+        )
+    elif junk_failed:
+        kinds = list(dict.fromkeys(s.kind for s in junk_failed))
+        yield finding(
+            'junk_not_scored',
+            f"the scorer fails for junk ({', '.join(kinds)}): {junk_failed[0].failed:.300}. A policy "
+            'writes such texts, and each costs its row. Pay 0 for what cannot be read',
             kinds=kinds
         )
-    ]
 
 
-def _pays(good: Sequence[Scored], bad: Sequence[Scored], form: str) -> List[Finding]:
+def _pays(good: Sequence[Scored], bad: Sequence[Scored], form: str) -> Iterator[Finding]:
     """The scorer cannot tell right completions from others, in most problems."""
     tried = f" (none of the forms {', '.join(FORMS)})" if form in FORMS else ''
-    scored = [s for s in (*good, *bad) if s.reward is not None]
-    rewards = {s.reward for s in scored}
+    rewards = set(_rewards([*good, *bad]))
     if len(rewards) == 1:
         reward, = rewards
-        kind, what = ('always_paid', 'everything') if reward > 0 else ('no_success', 'nothing')
-        told = f'the scorer pays for {what}: right completions and junk all have the reward {reward:g}'
-        told += tried if reward <= 0 else ''
-        return [finding(kind, told, reward=reward)]
-    worse = _worse(good, bad)
-    problems = {s.problem for s in bad}
-    if 2 * len({right.problem for right, _ in worse}) <= len(problems):
-        return []
+        kind, what, tried = ('always_paid', 'everything', '') if reward > 0 else ('no_success', 'nothing', tried)
+        told = f'the scorer pays for {what}: right completions and junk all have the reward {reward:g}{tried}'
+        yield finding(kind, told, reward=reward)
+        return
+    worse, problems = _worse(good, bad), {s.problem for s in bad}
+    if 2 * len({shown.problem for shown, _ in worse}) <= len(problems):
+        return
     shown, other = max(worse, key=lambda pair: pair[1].reward)
     unpaid = {s.problem for s in good if s.reward is not None and s.reward <= min(0.0, _floor(bad))}
     if 2 * len(unpaid & problems) <= len(problems):
-        return [_hack(shown, other, worse, problems)]
+        yield _hack(shown, other, worse, len(problems))
+        return
     instead = f', but {other.reward:g} for {other.text!r:.60} ({other.kind})' if other.reward > 0 else ''
-    return [
-        finding(
-            'wrong_key',
-            f'the scorer does not pay for {share(len(unpaid), len(good))} right completions{tried}, such as '
-            f'{shown.text!r:.60} of problem {shown.problem} ({shown.reward:g}){instead}: check the answer key and how '
-            'answers are compared',
-            problem=shown.problem,
-            rejected=len(unpaid)
-        )
-    ]
+    yield finding(
+        'wrong_key', f'the scorer does not pay for {share(len(unpaid), len(good))} right completions{tried}, such as '
+        f'{shown.text!r:.60} of problem {shown.problem} ({shown.reward:g}){instead}: check the answer key and how '
+        'answers are compared',
+        problem=shown.problem,
+        rejected=len(unpaid)
+    )
 
 
-def _worse(good: Sequence[Scored], bad: Sequence[Scored]) -> List[Any]:
+def _worse(good: Sequence[Scored], bad: Sequence[Scored]) -> List[Tuple[Scored, Scored]]:
     """Right completions, each with junk that is paid at least as much."""
-    right_of = {s.problem: s for s in good}
-    found = []
-    for other in bad:
-        shown = right_of[other.problem]
-        if shown.reward is not None and other.reward is not None and other.reward >= shown.reward:
-            found.append((shown, other))
-    return found
+    right_of = {s.problem: s for s in good if s.reward is not None}
+    paid = [s for s in bad if s.reward is not None and s.problem in right_of]
+    return [(right_of[s.problem], s) for s in paid if s.reward >= right_of[s.problem].reward]
 
 
-def _hack(shown: Scored, other: Scored, worse: List[Any], problems: Any) -> Finding:
-    kinds = list(dict.fromkeys(s.kind for _, s in worse if s.reward > 0))
+def _hack(shown: Scored, other: Scored, worse: List[Tuple[Scored, Scored]], problems: int) -> Finding:
     number = len({s.problem for s, each in worse if each.kind == other.kind})
     return finding(
         'junk_pays', f'junk pays: for problem {shown.problem} the text {other.text!r:.60} ({other.kind}) gets '
         f'{other.reward:g}, the right completion {shown.text!r:.60} {shown.reward:g}; so in {number} of '
-        f'{len(problems)} problems. Make the scorer stricter',
-        kinds=kinds,
+        f'{problems} problems. Make the scorer stricter',
+        kinds=list(dict.fromkeys(s.kind for _, s in worse if s.reward > 0)),
         problem=shown.problem,
         text=other.text[:200]
     )
 
 
-def _rejected(good: Sequence[Scored], bad: Sequence[Scored]) -> List[Finding]:
+def _rejected(good: Sequence[Scored], bad: Sequence[Scored]) -> Iterator[Finding]:
     """Some right completions are not paid, or a kind of junk is paid in some problems."""
-    found = []
     rejected = [s for s in good if s.reward is not None and s.reward <= _floor(bad)]
     if rejected:
         first = rejected[0]
-        found.append(
-            finding(
-                'answers_rejected', f'the scorer does not pay for {share(len(rejected), len(good))} right completions, '
-                f'such as {first.text!r:.60} of problem {first.problem}: correct these answers, or remove the problems',
-                problems=[s.problem for s in rejected][:20]
-            )
+        yield finding(
+            'answers_rejected', f'the scorer does not pay for {share(len(rejected), len(good))} right completions, '
+            f'such as {first.text!r:.60} of problem {first.problem}: correct these answers, or remove the problems',
+            problems=[s.problem for s in rejected][:20]
         )
-    problems, of_kind = {s.problem for s in bad}, {}
+    problems, of_kind = len({s.problem for s in bad}), {}
     for shown, other in _worse(good, bad):
         if other.reward > 0:
             of_kind.setdefault(other.kind, []).append((shown, other))
-    paid = [pairs for pairs in of_kind.values() if len(pairs) >= PAID * len(problems)]
+    paid = [pair for pairs in of_kind.values() if len(pairs) >= PAID * problems for pair in pairs]
     if paid:
-        found.append(_hack(*paid[0][0], [pair for pairs in paid for pair in pairs], problems))
-    return found
+        yield _hack(*paid[0], paid, problems)
 
 
-def _changes(first: Sequence[Scored], again: Sequence[Scored]) -> List[Finding]:
+def _changes(first: Sequence[Scored], again: Sequence[Scored]) -> Iterator[Finding]:
+    """``again`` has the first of ``first``."""
     other = [(a, b) for a, b in zip(first, again) if a.parts != b.parts]
-    if not other:
-        return []
-    a, b = other[0]
-    return [
-        finding(
-            'not_deterministic', f'scored again, {share(len(other), len(first))} right completions have another '
+    if other:
+        a, b = other[0]
+        yield finding(
+            'not_deterministic', f'scored again, {share(len(other), len(again))} right completions have another '
             f'reward: {a.text!r:.60} {a.reward} and then {b.reward}. This is noise in every group',
             problem=a.problem
         )
-    ]
 
 
-def _constant(weights: Dict[str, float], good: Sequence[Scored], bad: Sequence[Scored]) -> List[Finding]:
+def _constant(weights: Dict[str, float], good: Sequence[Scored], bad: Sequence[Scored]) -> Iterator[Finding]:
     """Parts that are the same for right completions and for junk."""
     parts = [s.parts for s in (*good, *bad) if s.parts is not None]
-    found = []
     for name, weight in weights.items():
         values = {p.get(name) for p in parts}
         if len(weights) > 1 and weight and len(values) == 1:
             value, = values
             told = 'never applies' if value is None else f'is {value:g} for right completions and for junk alike'
-            found.append(finding('constant_part', f'the reward part {name} {told}. It teaches nothing', part=name))
-    return found
+            yield finding('constant_part', f'the reward part {name} {told}. It teaches nothing', part=name)
 
 
-def _slow(good: Sequence[Scored]) -> List[Finding]:
+def _slow(good: Sequence[Scored]) -> Iterator[Finding]:
     seconds = statistics.median(s.seconds for s in good)
-    if seconds <= SLOW:
-        return []
-    told = f'a score takes {seconds:.1f} s, one after the other. Score batches (score_batch), or await (async def)'
-    return [finding('slow', told, seconds=seconds)]
+    if seconds > SLOW:
+        told = f'a score takes {seconds:.1f} s, one after the other. Score batches (score_batch), or await (async def)'
+        yield finding('slow', told, seconds=seconds)
 
 
-def _long(ask: _Scorer, index: int, problem: Problem, usual: float) -> List[Finding]:
+def _long(ask: Ask, index: int, problem: Problem, usual: float) -> Iterator[Finding]:
     """Longer and longer texts, as long as they are scored fast. After a slow one another: the machine may be busy."""
+    most = LONG_SECONDS + 10 * usual
     for length in LENGTHS:
-        kind, most = f'{length:,} characters', LONG_SECONDS + 10 * usual
+        kind = f'{length:,} characters'
         scored = ask(index, problem, kind, long(length))
         if scored.failed is not None:
-            told = f'the scorer fails for a text of {length:,} characters: {scored.failed:.300}'
-            return [finding('junk_not_scored', told, length=length)]
+            told = f'the scorer fails for a text of {kind}: {scored.failed:.300}'
+            yield finding('junk_not_scored', told, length=length)
+            return
         seconds = scored.seconds
         if seconds > most:  # another text, because scorers may keep scores
             seconds = min(seconds, ask(index, problem, kind, long(length + 2)).seconds)
         if seconds > most:
-            told = f'a text of {length:,} characters takes {seconds:.1f} s to score, a right completion {usual:.2g} s'
-            return [finding('slow', f'{told}. Limit what is read of a completion', length=length, seconds=seconds)]
-    return []
-
-
-def _told(form: str, good: Sequence[Scored], bad: Sequence[Scored]) -> str:
-    paid = sum(s.reward is not None and s.reward > _floor(bad) for s in good)
-    told = f'right completions ({form}, for example {good[0].text!r:.60})'
-    return f'{told}: {share(paid, len(good))} are paid more than a wrong answer'
+            told = f'a text of {kind} takes {seconds:.1f} s to score, a right completion {usual:.2g} s'
+            yield finding('slow', f'{told}. Limit what is read of a completion', length=length, seconds=seconds)
+            return
 
 
 def _table(good: Sequence[Scored], bad: Sequence[Scored]) -> List[str]:
     """A line for each kind of text: the mean reward, and its share of that of right completions."""
-    kinds: Dict[str, List[float]] = {RIGHT: [s.reward for s in good if s.reward is not None]} if good else {}
-    for s in bad:
-        kinds.setdefault(s.kind, [])
-        if s.reward is not None:
-            kinds[s.kind].append(s.reward)
-    best = statistics.mean(kinds.get(RIGHT) or [0.0])
-    lines = []
-    for kind, rewards in kinds.items():
-        mean = statistics.mean(rewards) if rewards else None
-        part = '' if mean is None or mean < 0 or best <= 0 else f', {100 * mean / best:.0f} % of a right completion'
-        lines.append(f"  {kind}: {'not scored' if mean is None else f'{mean:.3g}'}{part}")
+    kinds: Dict[str, List[Scored]] = {}
+    for s in (*good, *bad):
+        kinds.setdefault(s.kind, []).append(s)
+    best, lines = statistics.mean(_rewards(good) or [0.0]), []
+    for kind, rows in kinds.items():
+        rewards = _rewards(rows)
+        if not rewards:
+            lines.append(f'  {kind}: not scored')
+            continue
+        mean = statistics.mean(rewards)
+        part = f', {100 * mean / best:.0f} % of a right completion' if mean >= 0 and best > 0 else ''
+        lines.append(f'  {kind}: {mean:.3g}{part}')
     return lines

@@ -27,11 +27,8 @@ def right(task: Task, problem: Problem) -> Dict[str, str]:
 
 def junk(problem: Problem, shown: str, others: Sequence[Problem], shown_others: Sequence[str]) -> Dict[str, str]:
     """
-    Overview:
-        Completions that do not answer a problem.
-    Arguments:
-        - shown (:obj:`str`): A right completion.
-        - others, shown_others: Problems with other answers, and their right completions.
+    Completions that do not answer a problem. ``shown`` is a right one; ``others`` are problems with other answers, and
+    ``shown_others`` their right completions.
     """
     found = dict(
         empty='',
