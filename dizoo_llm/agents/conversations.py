@@ -70,18 +70,16 @@ class Conversations:
             if logp is None:
                 raise ValueError('logprobs: the action came without log-probabilities')
             scored = list(map(Scored, self._pieces(tokens, before), logp))
-        ended = tokens[-1] in encoder.end_ids
-        text = encoder.decode(tokens[:-1] if ended else tokens, before)
         trajectory.ids, trajectory.turn = [*before, *tokens], list(tokens)
         trajectory.turns += 1
-        shown = _before_stop(text, asked.stop)
+        shown = _before_stop(encoder.turn_text(tokens, before), asked.stop)
         if asked.messages is None:
             prompt = asked.prompt
             trajectory.record = prompt + shown if isinstance(prompt, str) else list(trajectory.ids)
             return Choice(shown, cut, len(tokens), scored=scored)
-        template = encoder.tokenizer.chat_template
         content, calls = shown, ()
         if asked.tools:
+            template = encoder.tokenizer.chat_template
             content, calls = calls_of(shown, template, number, asked.tools, asked.any_arguments)
         choice = Choice(shown, cut, len(tokens), content, calls, scored)
         trajectory.begun = asked.messages
@@ -107,9 +105,8 @@ class Conversations:
             raise Refused("env.tokenizer has no chat template: use client.completions.create(prompt='...')")
         known = self._known(lambda t: t.tools == asked.tools and isinstance(t.record, list), asked.messages)
         if known is None:
-            return self._new(
-                self._encoder.chat(asked.messages, asked.tools), asked.messages, asked.tools
-            ), asked.messages
+            ids = self._encoder.chat(asked.messages, asked.tools)
+            return self._new(ids, asked.messages, asked.tools), asked.messages
         new = asked.messages[len(known.record):]
         self._append(known, self._encoder.after_chat(known.turn, known.begun, new, asked.tools))
         return known, new

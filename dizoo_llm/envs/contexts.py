@@ -15,8 +15,7 @@ class Contexts:
 
     def completion(self, ids: Sequence[int]) -> str:
         """The text of a completion, as its scorer gets it."""
-        ended = len(ids) > 0 and ids[-1] in self._env.eos_token_ids
-        return self._encoder.decode(ids[:-1] if ended else ids)
+        return self._encoder.turn_text(ids)
 
     def reference(self, index: int) -> str:
         """The right completion that the task demonstrates."""

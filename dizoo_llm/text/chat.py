@@ -20,15 +20,9 @@ MOST_MARKED = 1024  # forms of chats whose text is kept
 _MARKED: Dict[str, str] = {}
 
 
-def encode_prompt(
-        tokenizer: PreTrainedTokenizerBase,
-        prompt: Text,
-        chat: Optional[bool] = None,
-        system_prompt: Optional[str] = None,
-        chat_options: Dict[str, Any] = {}
-) -> List[int]:
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Text, *chat: Any, **options: Any) -> List[int]:
     """What ``encode_prompts`` gives for one prompt."""
-    return encode_prompts(tokenizer, [prompt], chat, system_prompt, chat_options)[0]
+    return encode_prompts(tokenizer, [prompt], *chat, **options)[0]
 
 
 def encode_prompts(
@@ -67,19 +61,17 @@ def encode_prompts(
     return found
 
 
-def encode_dialogue(
-        tokenizer: PreTrainedTokenizerBase,
-        prompt: Text,
-        completion: str,
-        chat: Optional[bool] = None,
-) -> List[int]:
+def encode_dialogue(tokenizer: PreTrainedTokenizerBase,
+                    prompt: Text,
+                    completion: str,
+                    chat: Optional[bool] = None) -> List[int]:
     """
     Token ids of a prompt and its completion, as a reward model reads them: the completion is the last message of the
     chat, or it follows the prompt and ends with the end-of-sequence token. It may contain names of special tokens.
     """
     if tokenizer.chat_template is not None and chat is not False:
         messages = [*conversation(prompt), dict(role='assistant', content=completion)]
-        return apply_template(tokenizer, messages, False, {})
+        return apply_templates(tokenizer, [messages], False, {})[0]
     ids = encode_text(tokenizer, completion, unknown=True)
     if completion.startswith(' ') and decode_after(tokenizer, [], ids) != completion:
         ids = encode_text(tokenizer, completion[1:], unknown=True)  # the tokenizer adds a space before a text
@@ -120,10 +112,8 @@ def conversation(prompt: Text, system_prompt: Optional[str] = None) -> List[Dict
 
 
 def marked(messages: List[Dict[str, str]]) -> List[Dict[str, str]]:
-    """
-    Messages with ``MARK`` and their number as contents. What is empty, and what an assistant wrote before a call of a
-    function, has no mark: a template may leave it out.
-    """
+    """Messages with ``MARK`` and their number as contents. None for what a template may leave out: what is empty, and
+    what an assistant wrote before a call of a function."""
     return [
         dict(message, content=MARK.format(i) if message['content'].strip() and not message.get('tool_calls') else '')
         for i, message in enumerate(messages)
@@ -160,17 +150,10 @@ def marked_chat(
     return text
 
 
-def apply_template(
-        tokenizer: PreTrainedTokenizerBase, messages: List[Dict[str, str]], generates: bool, options: Dict[str, Any]
-) -> List[int]:
-    """Token ids of a chat; names of special tokens in its messages become ordinary tokens. See ``marked_chat``."""
-    return apply_templates(tokenizer, [messages], generates, options)[0]
-
-
 def apply_templates(
         tokenizer: PreTrainedTokenizerBase, chats: List[List[Dict[str, str]]], generates: bool, options: Dict[str, Any]
 ) -> List[List[int]]:
-    """``apply_template`` for each of several chats, faster."""
+    """Token ids of chats; names of special tokens in their messages become ordinary tokens. See ``marked_chat``."""
     names, rows = reads_like_a_token(tokenizer, len(tokenizer)), []
     for named, group in groupby(chats, lambda chat: any(names.search(str(v)) for m in chat for v in m.values())):
         if not named:

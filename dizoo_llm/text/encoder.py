@@ -18,6 +18,8 @@ MOST_ENCODED = 1024  # texts whose tokens are cached, since all environments of 
 _ENCODED: Dict[Tuple, Tuple] = {}  # keeps a reference to the tokenizer, so that its id is not reused
 _CALL = '<tool_call>{"name": "...", "arguments": {...}}</tool_call>'
 
+Messages = List[Dict[str, Any]]
+
 
 class Encoder:
     """The texts of a task as token ids. ``fitting_problems`` replaces a ``max_prompt_length`` of None."""
@@ -58,7 +60,7 @@ class Encoder:
                 raise
             told = error.reason if isinstance(error, TemplateFailure) else error
             raise TaskError(f'a prompt could not be encoded: {told}; problem: {problem.text!r:.200}') from error
-        return self._known(ids, problem)
+        return self._known(ids, problem, self._chat)
 
     def check_length(self, ids: List[int], problem: Problem) -> None:
         """Raise a ``TaskError`` if a prompt is empty or too long."""
@@ -84,10 +86,17 @@ class Encoder:
                 rows = encode_prompts(self.tokenizer, [problem.prompt for problem in problems], *self._chat)
             except Exception:  # of one of them, which then raises an error that names it
                 rows = map(self._encode, problems)
-            return [self._known(ids, problem) for ids, problem in zip(rows, problems)]
+            return [self._known(ids, problem, self._chat) for ids, problem in zip(rows, problems)]
 
-    def _known(self, ids: List[int], problem: Problem) -> List[int]:
-        return require_tokens(self.tokenizer, ids, problem.text, lambda: self._around(problem.prompt))
+    def _known(self, ids: List[int], problem: Problem, chat: Tuple) -> List[int]:
+        applied, system_prompt, options = chat
+
+        def around() -> str:
+            if in_chat(self.tokenizer, problem.prompt, applied):
+                return marked_chat(self.tokenizer, conversation(problem.prompt, system_prompt), True, options)
+            return self.tokenizer.decode(self.tokenizer.encode(''), skip_special_tokens=False)
+
+        return require_tokens(self.tokenizer, ids, problem.text, around)
 
     def most_tokens(self, problem: Problem) -> float:
         """Number of tokens that a prompt cannot exceed: a token of ASCII text has at least one character."""
@@ -119,58 +128,48 @@ class Encoder:
         Token ids that follow a turn of the policy: its end as far as the policy has not written it, the reply, and the
         start of the next turn, see ``added``. None if they are more than ``most``. ``earlier`` are the replies before.
         """
-        contents = [text] if isinstance(text, str) else [message['content'] for message in text]
-        if sum(map(len, contents)) > self.most_chars(most):
+        if sum(len(message['content']) for message in Problem(text).messages) > self.most_chars(most):
             return None
+        chat, system_prompt, options = self._chat
         try:
-            if in_chat(self.tokenizer, problem.prompt, self._chat[0]):
-                begun = [dict(message, content='?') for message in conversation(problem.prompt, self._chat[1])]
+            if in_chat(self.tokenizer, problem.prompt, chat):
+                begun = conversation(problem.prompt, system_prompt)
                 for each in earlier:
-                    begun += [WRITTEN, *(dict(message, content='?') for message in conversation(each))]
-                ids = self._after(turn, text, begun, self._chat[2])
+                    begun += [WRITTEN, *conversation(each)]
+                ids = self._after(turn, text, begun, options)
             else:
                 ids = self.after_plain(turn, text)
-        except ConfigError as error:
-            raise TaskError(f'{self._task}: a reply could not be encoded: {error}') from error
         except Exception as error:  # a tokenizer may raise anything for half of a character
-            raise TaskError(
-                f'{self._task}: a reply could not be encoded: {describe(error)}; reply: {text!r:.200}'
-            ) from error
+            told = error if isinstance(error, ConfigError) else f'{describe(error)}; reply: {text!r:.200}'
+            raise TaskError(f'{self._task}: a reply could not be encoded: {told}') from error
         return ids if len(ids) <= most else None
 
     def text(self, text: str) -> List[int]:
         """Token ids of a prompt to which no template is applied."""
         return require_tokens(self.tokenizer, encode_prompt(self.tokenizer, text, False), text)
 
-    def chat(self, messages: List[Dict[str, Any]], tools: List[Dict[str, Any]]) -> List[int]:
+    def chat(self, messages: Messages, tools: Messages) -> List[int]:
         """Token ids of messages that the policy answers, with functions that it may call."""
         system_prompt, options = self._offered(tools)
         ids = encode_prompt(self.tokenizer, messages, True, system_prompt, options)
+        return self._known(ids, Problem(messages), (True, system_prompt, options))
 
-        def around() -> str:
-            return marked_chat(self.tokenizer, conversation(messages, system_prompt), True, options)
-
-        return require_tokens(self.tokenizer, ids, Problem(messages).text, around)
-
-    def after_chat(
-            self, turn: List[int], begun: List[Dict[str, Any]], messages: List[Dict[str, Any]], tools: List[Dict[str,
-                                                                                                                 Any]]
-    ) -> List[int]:
+    def after_chat(self, turn: List[int], begun: Messages, messages: Messages, tools: Messages) -> List[int]:
         """Token ids that follow a turn of the policy, which answered ``begun``: as ``reply``."""
         system_prompt, options = self._offered(tools)
-        before = conversation(begun, system_prompt)
-        return self._after(turn, messages, [dict(message, content='?') for message in before], options)
+        return self._after(turn, messages, conversation(begun, system_prompt), options)
 
     def after_plain(self, turn: List[int], text: Text) -> List[int]:
         """As ``reply``, where no template is applied."""
         ids = self._once('text', text, lambda: self._encode_plain(text))
         return [*[self.tokenizer.eos_token_id] * (turn[-1] not in self.end_ids), *ids]
 
-    def _after(self, turn: List[int], text: Text, begun: List[Dict[str, Any]], options: Dict[str, Any]) -> List[int]:
+    def _after(self, turn: List[int], text: Text, begun: Messages, options: Dict[str, Any]) -> List[int]:
+        begun = [dict(message, content='?') for message in begun]
         after = self._once('reply', (text, begun, options), lambda: added(self.tokenizer, text, begun, options))
         return after.ids[after.written(turn, self.end_ids, self.tokenizer.added_tokens_decoder):]
 
-    def _offered(self, tools: List[Dict[str, Any]]) -> Tuple[Optional[str], Dict[str, Any]]:
+    def _offered(self, tools: Messages) -> Tuple[Optional[str], Dict[str, Any]]:
         """System prompt and variables of the template with these functions."""
         _, system_prompt, options = self._chat
         return _offer(self.tokenizer, tools, system_prompt, options) if tools else (system_prompt, options)
@@ -182,6 +181,10 @@ class Encoder:
     def decode(self, ids: Sequence[int], before: Sequence[int] = ()) -> str:
         """The text of tokens that follow others, with every special token in it."""
         return decode_after(self.tokenizer, before, ids)
+
+    def turn_text(self, ids: Sequence[int], before: Sequence[int] = ()) -> str:
+        """The text of a turn of the policy, without the token that ends it."""
+        return self.decode(ids[:-1] if len(ids) > 0 and ids[-1] in self.end_ids else ids, before)
 
     def _encode_plain(self, text: Text) -> List[int]:
         """The tokens of a reply where no template is applied."""
@@ -201,13 +204,6 @@ class Encoder:
                     _ENCODED.pop(next(iter(_ENCODED)))
                 _ENCODED[key] = (self.tokenizer, encoded)
             return _ENCODED[key][1]
-
-    def _around(self, prompt: Text) -> str:
-        """What template or tokenizer put around a prompt's texts."""
-        chat, system_prompt, options = self._chat
-        if in_chat(self.tokenizer, prompt, chat):
-            return marked_chat(self.tokenizer, conversation(prompt, system_prompt), True, options)
-        return self.tokenizer.decode(self.tokenizer.encode(''), skip_special_tokens=False)
 
 
 @lru_cache(maxsize=8)

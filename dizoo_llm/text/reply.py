@@ -1,4 +1,5 @@
 """What a chat template adds after a turn of the policy: the turn's end, the reply, and the start of the next turn."""
+from os.path import commonprefix
 from typing import Any, Container, Dict, List, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
@@ -6,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 from ding_common import ConfigError
 from dizoo_llm.base import Problem, Text
 
-from .chat import MARK, apply_template, conversation, marked, marked_chat
+from .chat import MARK, apply_templates, conversation, marked, marked_chat
 from .tokenizer import require_tokens
 
 WRITTEN = dict(role='assistant', content='?')  # a turn of the policy in a conversation of which only the form matters
@@ -55,7 +56,7 @@ def added(
                 'cannot be appended. Put its text into the first user turn.'
             )
     before = tokenizer.encode(going[:end], add_special_tokens=False)
-    ids = apply_template(tokenizer, [*marked(begun), *messages], True, options)
+    ids, = apply_templates(tokenizer, [[*marked(begun), *messages]], True, options)
     if ids[:len(before)] != before:
         raise ConfigError(
             'env.tokenizer: the tokens of a turn depend on what its chat template puts after it, so a reply '
@@ -63,20 +64,15 @@ def added(
         )
     ids = require_tokens(tokenizer, ids[len(before):], Problem(text).text, lambda: going[end:])
     last = _after(tokenizer, marked_chat(tokenizer, begun, False, options), mark)
-    close = _common(ids, last)
+    close = len(commonprefix([ids, last]))
     replaced = 0
     if last[close:]:  # such as gpt-oss's <|return|> in place of <|end|>, or Phi-3's end of sequence after <|end|>
         opened = _after(tokenizer, marked_chat(tokenizer, begun, True, options), mark)
         first = next((i for i in before if i != tokenizer.bos_token_id), None)
-        replaced = int(_common(ids, opened) > close and ids[close] != first)  # not the beginning of a turn
+        replaced = int(len(commonprefix([ids, opened])) > close and ids[close] != first)  # not the beginning of a turn
     return Added(ids, close, last[close:], replaced)
 
 
 def _after(tokenizer: PreTrainedTokenizerBase, text: str, mark: str) -> List[int]:
     first = len(tokenizer.encode(text[:text.index(mark) + len(mark)], add_special_tokens=False))
     return tokenizer.encode(text, add_special_tokens=False)[first:]
-
-
-def _common(first: List[int], second: List[int]) -> int:
-    """Length of the common beginning."""
-    return next((i for i, pair in enumerate(zip(first, second)) if pair[0] != pair[1]), min(len(first), len(second)))

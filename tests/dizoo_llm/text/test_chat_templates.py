@@ -11,7 +11,7 @@ from transformers import GenerationConfig
 from ding_common import ConfigError
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.tasks import Problem
-from dizoo_llm.text.chat import apply_template, encode_dialogue, encode_prompt
+from dizoo_llm.text.chat import apply_templates, encode_dialogue, encode_prompt
 from dizoo_llm.train_reward_model import read_pairs
 from tests.dizoo_llm.functions import tools
 from tests.dizoo_llm.helper import file_task, play, pretrained, python_task, read, write
@@ -201,7 +201,7 @@ class TestTemplates:
         with pytest.raises(ConfigError, match=r'drops the system turn \(message 1 of 2\)'):
             encode_prompt(tokenizer, 'ask', system_prompt='be kind')
         with pytest.raises(ConfigError, match='drops the system turn'):  # of a reward model too
-            apply_template(tokenizer, [dict(role=r, content=r) for r in ('system', 'user', 'assistant')], False, {})
+            apply_templates(tokenizer, [[dict(role=r, content=r) for r in ('system', 'user', 'assistant')]], False, {})
         empty = [dict(role='system', content=''), dict(role='user', content='a')]  # nothing is lost
         assert tokenizer.decode(encode_prompt(tokenizer, empty)) == '<|user|>\na<|endoftext|>\n<|assistant|>\n'
 
