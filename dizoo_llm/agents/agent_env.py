@@ -29,14 +29,7 @@ class AgentEnv(TokenEnv):
     trajectories = True
     reads_logp = True
 
-    def __init__(
-            self,
-            task: Union[Dict, Task],
-            *,
-            evaluation: bool = False,
-            kept: Optional[Sequence[int]] = None,
-            **options: Any
-    ) -> None:
+    def __init__(self, task: Union[Dict, Task], *, evaluation: bool = False, kept: Any = None, **options: Any) -> None:
         if options.get('max_prompt_length') is None:
             raise ConfigError('env.max_prompt_length = None: must be set, since an agent writes its prompts itself.')
         for key, told in (('system_prompt', 'messages'), ('stop', 'stop strings')):
@@ -76,8 +69,7 @@ class AgentEnv(TokenEnv):
     def reset(self, *, seed: Optional[int] = None, options: Optional[Dict] = None) -> Tuple[np.ndarray, Dict]:
         """As ``TokenEnv.reset``. The agent has made its first request then, or it has ended."""
         super(TokenEnv, self).reset(seed=seed)
-        index = (options or {}).get('index')
-        index = int(self.np_random.integers(len(self.problems))) if index is None else index % len(self.problems)
+        index = self._index(options)
         if self._begun != index:
             self.begin_reset(index, (options or {}).get('recorded'))
         self.index, self._begun = index, None
@@ -98,9 +90,7 @@ class AgentEnv(TokenEnv):
         given, logp = np.atleast_1d(np.asarray(action)), None
         if given.dtype.names is not None:
             given, logp = given['token'], given['logp'].tolist()
-        tokens = given.astype(np.int64).tolist()
-        if not tokens or min(tokens) < 0 or max(tokens) >= self.action_space.n:
-            raise ValueError(f'action {action}: must be one or more token ids in [0, {self.action_space.n})')
+        tokens = self._token_ids(given)
         if self._trajectory is None:  # the agent has ended without a request
             self._delivered = dict(taken=1, turn=0, trajectory=0)
             return
@@ -133,19 +123,9 @@ class AgentEnv(TokenEnv):
             self._await()
         if self._episode.ended is None:
             return self._observe(), 0., False, False, info
-        self._done = True
         reward, parts = self._reward(self._episode.ended)
-        info.update(
-            **parts,
-            index=self.index,
-            kind=str(self.problem.metadata.get('kind', '')),
-            prompt=self.problem.text,
-            request=self._first,
-            turns=self._turns,
-            completion='\n'.join(f"{turn['text']} -> {turn['reply']}" for turn in self._turns),
-            terminated=not self._cut,
-            truncated=self._cut,
-        )
+        info.update(parts, request=self._first)
+        self._end(info, not self._cut)
         return self._observe(), reward, not self._cut, self._cut, info
 
     def _await(self) -> None:
@@ -207,11 +187,8 @@ class AgentEnv(TokenEnv):
         left = trajectory.prompt_length + self.max_tokens - len(trajectory.ids)
         return min(self.max_new_tokens, left)
 
-    def _observe(self) -> np.ndarray:
-        obs = np.full(self.observation_space.shape, -1, dtype=np.int64)
-        tokens = [0] if self._trajectory is None else self._trajectory.ids
-        obs[:len(tokens)] = tokens
-        return obs
+    def _row(self) -> List[int]:
+        return [0] if self._trajectory is None else self._trajectory.ids
 
     def render(self) -> str:
         return '\n\n'.join(self._encoder.decode(each.ids) for each in self._conversations.trajectories)

@@ -155,8 +155,7 @@ class TokenEnv(gymnasium.Env):
                 empty or is too long.
         """
         super().reset(seed=seed)
-        index = (options or {}).get('index')
-        self.index = int(self.np_random.integers(len(self.problems)) if index is None else index % len(self.problems))
+        self.index = self._index(options)
         self.problem: Problem = self.problems.checked_problem(self.index)
         try:
             self._prompt: List[int] = self.encode(self.problem)
@@ -203,10 +202,7 @@ class TokenEnv(gymnasium.Env):
         """
         if self._done:
             raise gymnasium.error.ResetNeeded('the episode has ended: call reset before step')
-        tokens = np.atleast_1d(np.asarray(action)).astype(np.int64).tolist()
-        if not tokens or min(tokens) < 0 or max(tokens) >= self.action_space.n:
-            raise ValueError(f'action {action}: must be one or more token ids in [0, {self.action_space.n})')
-        tokens = tokens[:self._room]
+        tokens = self._token_ids(action)[:self._room]
         tokens = tokens[:self._stop.first(self._turn, tokens)]
         self._turn += tokens
         self._tokens += tokens
@@ -219,19 +215,32 @@ class TokenEnv(gymnasium.Env):
             return self._observe(), 0., False, False, info
         reward, terminated, truncated = self._answer(info, ended) if self.has_turns else self._score(info, ended)
         if terminated or truncated:
-            self._done = True
-            info.update(
-                index=self.index,
-                kind=str(self.problem.metadata.get('kind', '')),
-                prompt=self.problem.text,
-                terminated=terminated,
-                truncated=truncated
-            )
+            self._end(info, terminated)
         return self._observe(), reward, terminated, truncated, info
+
+    def _index(self, options: Optional[Dict]) -> int:
+        """That of the problem with which an episode starts."""
+        number, index = len(self.problems), (options or {}).get('index')
+        return int(self.np_random.integers(number) if index is None else index % number)
+
+    def _token_ids(self, action: Union[int, Sequence[int]]) -> List[int]:
+        tokens = np.atleast_1d(np.asarray(action)).astype(np.int64).tolist()
+        if not tokens or min(tokens) < 0 or max(tokens) >= self.action_space.n:
+            raise ValueError(f'action {action}: must be one or more token ids in [0, {self.action_space.n})')
+        return tokens
+
+    def _end(self, info: Dict[str, Any], terminated: bool) -> None:
+        """End the episode, and add to the info of its last step what each has."""
+        self._done = True
+        kind, prompt = str(self.problem.metadata.get('kind', '')), self.problem.text
+        info.update(index=self.index, kind=kind, prompt=prompt, terminated=terminated, truncated=not terminated)
+        if self.has_turns:
+            completion = '\n'.join(f"{turn['text']} -> {turn['reply']}" for turn in self._turns)
+            info.update(turns=self._turns, completion=completion)
 
     def render(self) -> str:
         """The prompt and the tokens after it, as text."""
-        return self._encoder.decode(self._prompt + self._tokens)
+        return self._encoder.decode(self._row())
 
     @property
     def turns(self) -> List[Tuple[str, str]]:
@@ -298,19 +307,19 @@ class TokenEnv(gymnasium.Env):
             info['anchor'] = reply.anchor
             return reward, False, False
         info.update(self.scoring.episode([turn['reward_parts'] for turn in self._turns], failed))
-        info.update(
-            turns=self._turns, completion='\n'.join(f"{turn['text']} -> {turn['reply']}" for turn in self._turns)
-        )
         return reward, reply.done, not reply.done
 
     def _text(self) -> str:
         """The turn. Only its end-of-sequence token is removed: the task sees any other special token in it."""
         before = [*self._prompt, *self._tokens[:len(self._tokens) - len(self._turn)]]
-        ended = self._turn[-1] in self.eos_token_ids
-        return self._encoder.decode(self._turn[:-1] if ended else self._turn, before)
+        return self._encoder.turn_text(self._turn, before)
+
+    def _row(self) -> List[int]:
+        """The text so far."""
+        return self._prompt + self._tokens
 
     def _observe(self) -> np.ndarray:
         obs = np.full(self.observation_space.shape, NO_TOKEN, dtype=np.int64)
-        tokens = self._prompt + self._tokens
+        tokens = self._row()
         obs[:len(tokens)] = tokens
         return obs
