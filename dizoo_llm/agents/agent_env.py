@@ -184,8 +184,7 @@ class AgentEnv(TokenEnv):
     @property
     def _room(self) -> int:
         trajectory = self._trajectory
-        left = trajectory.prompt_length + self.max_tokens - len(trajectory.ids)
-        return min(self.max_new_tokens, left)
+        return min(self.max_new_tokens, trajectory.prompt_length + self.max_tokens - len(trajectory.ids))
 
     def _row(self) -> List[int]:
         return [0] if self._trajectory is None else self._trajectory.ids

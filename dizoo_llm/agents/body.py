@@ -1,6 +1,7 @@
 """Bodies of OpenAI's requests and answers. Forms: https://platform.openai.com/docs/api-reference"""
 import json
 import time
+from contextlib import suppress
 from itertools import accumulate
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
@@ -18,9 +19,7 @@ NEUTRAL = dict(
     logit_bias=({}, ),
     seed=(),
     tool_choice=('auto', ),
-    response_format=({
-        'type': 'text'
-    }, ),
+    response_format=(dict(type='text'), ),
     echo=(False, ),
     best_of=(1, ),
     suffix=(),
@@ -84,7 +83,7 @@ class Asked(NamedTuple):
         messages, prompt, tools = given.get('messages'), given.get('prompt'), given.get('tools', [])
         if is_chat:
             messages = messages_of(messages)
-            named = isinstance(tools, list) and all(_is_tool(tool) for tool in tools)
+            named = isinstance(tools, list) and all(map(_names_a_function, tools))
             _check('tools', tools, named, "a list of functions, {'type': 'function', 'function': {'name': ...}}")
         else:
             _check('prompt', prompt, isinstance(prompt, str) or _are_ids(prompt), 'text, or a list of token ids')
@@ -119,17 +118,13 @@ def _text(content: Any, where: str) -> str:
 
 
 def _call(call: Any, where: str) -> Dict[str, Any]:
-    function = call.get('function') if isinstance(call, dict) else None
-    fits = isinstance(function, dict) and isinstance(function.get('name'), str)
-    _check(f'{where}.tool_calls', call, fits, 'calls of functions')
-    arguments = function.get('arguments', {})
+    _check(f'{where}.tool_calls', call, _names_a_function(call), 'calls of functions')
+    name, arguments = call['function']['name'], call['function'].get('arguments', {})
     if isinstance(arguments, str):
-        try:
+        with suppress(ValueError):  # the model wrote it
             read = json.loads(arguments)
             arguments = read if isinstance(read, dict) else arguments
-        except ValueError:
-            pass  # the model wrote it
-    return dict(id=str(call.get('id', '')), type='function', function=dict(name=function['name'], arguments=arguments))
+    return dict(id=str(call.get('id', '')), type='function', function=dict(name=name, arguments=arguments))
 
 
 def _check(key: str, value: Any, holds: bool, allowed: str) -> None:
@@ -153,8 +148,9 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _is_tool(tool: Any) -> bool:
-    function = tool.get('function') if isinstance(tool, dict) else None
+def _names_a_function(value: Any) -> bool:
+    """As a tool and a call do."""
+    function = value.get('function') if isinstance(value, dict) else None
     return isinstance(function, dict) and isinstance(function.get('name'), str)
 
 

@@ -79,7 +79,8 @@ class Episode:
             failed = f'a task of the agent raised {describe(self._exit)}'
         for task in self._own:
             task.cancel()
-        self._close()
+        self._over = True
+        self._endpoint.forget(self)
         self._events.put(Returned(value, failed, time.monotonic()))
 
     async def ask(self, asked: Asked) -> Dict[str, Any]:
@@ -134,7 +135,7 @@ class Episode:
         """End the agent, if it still runs. Requests that come later are refused."""
         self._over = True
         self._task.cancel()
-        self._close()
+        self._endpoint.forget(self)
 
     def exits(self, error: BaseException) -> bool:
         """End the agent if a task that it has begun raised this, which would end its program."""
@@ -143,10 +144,6 @@ class Episode:
         self._exit, self._over = error, True
         self._main.cancel()
         return True
-
-    def _close(self) -> None:
-        self._over = True
-        self._endpoint.forget(self)
 
     def refuse_waiting(self) -> None:
         """Nobody answers these any more. Clients in threads and in other processes are not cancelled with the agent."""

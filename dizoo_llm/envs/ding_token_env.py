@@ -199,12 +199,7 @@ class DingTokenEnv(BaseEnv):
             return self._walk[self._walked % len(self._walk)]
         return index
 
-    def begin_reset(
-            self,
-            index: Optional[int] = None,
-            defer_score: bool = False,
-            recorded: Optional[List[Dict[str, Any]]] = None
-    ) -> None:
+    def begin_reset(self, index: Optional[int] = None, defer_score: bool = False, recorded: Any = None) -> None:
         """Begin what the next ``reset`` with these arguments waits for, see ``TogetherManager``."""
         index = self._next(index)
         if index is not None:

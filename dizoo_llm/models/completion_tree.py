@@ -2,7 +2,6 @@
 from typing import List, NamedTuple, Sequence
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ding_common import printable
@@ -43,23 +42,15 @@ class CompletionTree:
         places = range(APART, len(row)) if level < len(self._branches) else ()
         place = next((t for t in places if entropy[t] >= self._above), len(row))
         head, rest = row[:place], row[place:]
-        others = self._sample(before + head, self._branches[level] - 1, room - place) if rest else []
-        parts = [
-            self._divide(before + head, part, level + 1, room - place) for part in ([rest, *others] if rest else [])
-        ]
-        return Branch(self._text(before, head), _sum(found, head), parts)
+        parts = [rest, *self._sample(before + head, self._branches[level] - 1, room - place)] if rest else []
+        parts = [self._divide(before + head, part, level + 1, room - place) for part in parts]
+        text = decode_after(self._tokenizer, before, head[:-1] if head[-1] in self._ends else head)
+        return Branch(text, found[range(len(head)), head].sum().item(), parts)
 
     def _sample(self, prompt: List[int], number: int, room: int) -> List[List[int]]:
         if number == 0:
             return []
         return plain_generate(self._model, [prompt] * number, room, self._ends, len(self._tokenizer), self._temperature)
-
-    def _text(self, before: List[int], ids: List[int]) -> str:
-        return decode_after(self._tokenizer, before, ids[:-1] if ids[-1] in self._ends else ids)
-
-
-def _sum(logp: Tensor, ids: List[int]) -> float:
-    return logp[range(len(ids)), ids].sum().item()
 
 
 def lines(branches: List[Branch], indent: str = '') -> List[str]:
