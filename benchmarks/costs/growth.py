@@ -5,7 +5,6 @@ products. No peer. With --write, docs/results/growth.md.
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -17,6 +16,7 @@ from tabulate import tabulate
 
 import ding_grpo  # noqa: F401  so that DI-engine's import is quiet
 from benchmarks.shared.hardware import machines, measured_on
+from benchmarks.shared.memory import last_line, peak_growth
 from benchmarks.shared.paths import ROOT, command
 from benchmarks.shared.rows import batch_of
 from ding_grpo.model import CausalLM, PromptBatch
@@ -151,27 +151,14 @@ def rate(rounds: int) -> Dict[str, float]:
 def memory(sizes: Dict[str, int], budget: int = BUDGET) -> List[float]:
     """Peak MiB of sampling and of learning above the model, in a process of its own."""
     words = command(sys.executable, 'costs.growth', '--memory', json.dumps([sizes, budget]))
-    env = dict(os.environ, MALLOC_MMAP_THRESHOLD_='262144', MALLOC_TRIM_THRESHOLD_='262144')
-    done = subprocess.run(words, cwd=ROOT, env=env, check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(last_line(words))
 
 
 def _peaks(sizes: Dict[str, int], budget: int) -> List[float]:
-    update, found = Update(**sizes), []
+    update = Update(**sizes)
     update.model.shares_prompts  # its trial is not counted
     Update(**dict(sizes, prompts=1, group=1, prompt=16, completion=16)).learn(64)  # nor what is loaded once
-    for function in (update.sample, lambda: update.learn(budget)):
-        with open('/proc/self/clear_refs', 'w') as file:
-            file.write('5')  # the peak is from here
-        before = _status('VmRSS')
-        function()
-        found.append(_status('VmHWM') - before)
-    return found
-
-
-def _status(key: str) -> float:
-    with open('/proc/self/status') as file:
-        return next(int(line.split()[1]) / 1024 for line in file if line.startswith(key))
+    return [peak_growth(update.sample), peak_growth(lambda: update.learn(budget))]
 
 
 def exponent(sizes: List[int], values: List[float]) -> float:

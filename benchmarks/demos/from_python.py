@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from typing import Any, Dict, List
 
@@ -14,6 +13,7 @@ import click
 
 import ding_grpo  # noqa: F401  so that DI-engine's import is quiet
 from benchmarks.shared.hardware import machine
+from benchmarks.shared.memory import output_and_peak
 from benchmarks.shared.paths import RECORDS, ROOT
 from ding_common import read_json_lines
 from ding_grpo.compare.table import markdown
@@ -46,11 +46,7 @@ def measure(seed: int) -> Dict[str, Any]:
     changed = program().replace('data=rows,', f'data=rows, seed={seed}, exp_name={folder!r},')
     changed = changed.replace("run.save('my_model')", f'run.save({os.path.join(folder, "saved")!r})')
     timed = f"import time\nbegun = time.monotonic()\n{changed}\nprint('whole', time.monotonic() - begun)"
-    process = subprocess.Popen([sys.executable, '-c', timed], stdout=subprocess.PIPE, text=True)
-    out = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    if os.waitstatus_to_exitcode(status) != 0:
-        raise click.ClickException(f'seed {seed} failed')
+    out, peak = output_and_peak(f'seed {seed}', [sys.executable, '-c', timed])
     found = read_json_lines(os.path.join(folder, 'log', 'evaluator', 'evaluations.jsonl'))
     shutil.rmtree(os.path.join(folder, 'ckpt'))
     return dict(
@@ -63,7 +59,7 @@ def measure(seed: int) -> Dict[str, Any]:
         problems=len(found[-1]['completions']),
         seconds=found[-1]['seconds'],
         whole=float(re.findall(r'^whole (.*)$', out, re.MULTILINE)[-1]),
-        gibibytes=usage.ru_maxrss / 2 ** 20,
+        gibibytes=peak,
         machine=machine(),
     )
 

@@ -17,6 +17,7 @@ from tabulate import tabulate
 
 import ding_grpo  # noqa: F401  so that DI-engine's import is quiet
 from benchmarks.shared.hardware import machine
+from benchmarks.shared.memory import output_and_peak
 from benchmarks.shared.paths import RECORDS, ROOT
 from ding_common import read_json_lines
 from ding_common.output.picture import finish, line_style, new_figure
@@ -95,12 +96,7 @@ def measure(side: str, seed: int, peer_python: str) -> Dict[str, Any]:
         f.write(text.replace('seed=0', f'seed={seed}' + (f', exp_name={exp_name!r}' if ours else '')))
     command = [sys.executable, PROGRAMS[side]] if ours else [peer_python, '-m', PEER]
     begun = time.monotonic()
-    env = dict(os.environ, PYTHONPATH=ROOT)
-    process = subprocess.Popen(command, cwd=OUT, env=env, stdout=subprocess.PIPE, text=True)
-    out = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    if os.waitstatus_to_exitcode(status) != 0:
-        raise click.ClickException(f'{side}, seed {seed} failed')
+    out, peak = output_and_peak(f'{side}, seed {seed}', command, cwd=OUT, env=dict(os.environ, PYTHONPATH=ROOT))
     if ours:
         found = read_json_lines(os.path.join(OUT, exp_name, 'log', 'evaluator', 'evaluations.jsonl'))
         curve = [(e['train_iter'], e['seconds'], e['eval_episode_return']) for e in found]
@@ -112,7 +108,7 @@ def measure(side: str, seed: int, peer_python: str) -> Dict[str, Any]:
         seed=seed,
         curve=curve,
         whole=time.monotonic() - begun,
-        gibibytes=usage.ru_maxrss / 2 ** 20,
+        gibibytes=peak,
         machine=machine(),
     )
 

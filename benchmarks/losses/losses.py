@@ -8,7 +8,6 @@ import importlib.util
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from importlib.metadata import version
@@ -20,6 +19,7 @@ from tabulate import tabulate
 from torch import Tensor
 
 from benchmarks.shared.hardware import processor_with_rates
+from benchmarks.shared.memory import last_line, peak_growth
 from benchmarks.shared.paths import ROOT, command
 from benchmarks.shared.records import PATH, add, paired
 from ding_grpo.rl_utils import efficient_method, grpo_data, grpo_error, linear_log_prob
@@ -127,10 +127,7 @@ def time_cases(names: List[str], rounds: int) -> Dict[str, List[float]]:
 
 def memory_above(name: str, threads: int) -> float:
     """Peak MiB above inputs and gradients, in a process of its own that gives freed memory back at once."""
-    env = dict(os.environ, MALLOC_MMAP_THRESHOLD_='262144', MALLOC_TRIM_THRESHOLD_='262144')
-    words = command(sys.executable, 'losses.losses', '--threads', str(threads), '--memory', name)
-    done = subprocess.run(words, cwd=ROOT, env=env, check=True, stdout=subprocess.PIPE, text=True)
-    return float(done.stdout.split()[-1])
+    return float(last_line(command(sys.executable, 'losses.losses', '--threads', str(threads), '--memory', name)))
 
 
 def measure_memory(name: str) -> float:
@@ -140,16 +137,8 @@ def measure_memory(name: str) -> float:
     for leaf in case.leaves:
         leaf.grad = None
     gc.collect()
-    with open('/proc/self/clear_refs', 'w') as file:
-        file.write('5')  # the peak is from here
-    before = _status('VmRSS')
-    case.run().backward()
-    return _status('VmHWM') - before - sum(x.numel() * x.element_size() for x in case.leaves) / 2 ** 20
-
-
-def _status(key: str) -> float:
-    with open('/proc/self/status') as file:
-        return next(int(line.split()[1]) / 1024 for line in file if line.startswith(key))
+    grown = peak_growth(lambda: case.run().backward())
+    return grown - sum(x.numel() * x.element_size() for x in case.leaves) / 2 ** 20
 
 
 def table(names: Dict[str, str], seconds: Dict[str, List[float]], memory: Dict[str, float], ours: str) -> str:
