@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import click
 import torch
 from ding.utils import deep_merge_dicts, set_pkg_seed
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel, TrainingArguments
 
@@ -90,15 +91,14 @@ class Examples(Dataset):
 
 def collate(rows: List[Dict[str, List[int]]]) -> Dict[str, torch.Tensor]:
     """Pad rows on the right: ids and attention mask with 0, labels with -100."""
-    longest = max(len(row['input_ids']) for row in rows)
 
-    def padded(values: List[int], fill: int) -> List[int]:
-        return values + [fill] * (longest - len(values))
+    def padded(rows: List[List[int]], fill: int) -> torch.Tensor:
+        return pad_sequence(list(map(torch.tensor, rows)), batch_first=True, padding_value=fill)
 
     return dict(
-        input_ids=torch.tensor([padded(row['input_ids'], 0) for row in rows]),
-        attention_mask=torch.tensor([padded([1] * len(row['input_ids']), 0) for row in rows]),
-        labels=torch.tensor([padded(row['labels'], -100) for row in rows]),
+        input_ids=padded([row['input_ids'] for row in rows], 0),
+        attention_mask=padded([[1] * len(row['input_ids']) for row in rows], 0),
+        labels=padded([row['labels'] for row in rows], -100),
     )
 
 

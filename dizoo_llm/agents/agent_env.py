@@ -4,7 +4,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from ding_common import ConfigError, TaskError
-from dizoo_llm.base import Problem, Task, create_task
+from dizoo_llm.base import Problem, Task
 from dizoo_llm.envs.token_env import TokenEnv
 from dizoo_llm.text.stop import Stop
 
@@ -29,16 +29,14 @@ class AgentEnv(TokenEnv):
     trajectories = True
     reads_logp = True
 
-    def __init__(self, task: Union[Dict, Task], *, evaluation: bool = False, kept: Any = None, **options: Any) -> None:
+    def __init__(self, task: Union[Dict, Task], **options: Any) -> None:
         if options.get('max_prompt_length') is None:
             raise ConfigError('env.max_prompt_length = None: must be set, since an agent writes its prompts itself.')
         for key, told in (('system_prompt', 'messages'), ('stop', 'stop strings')):
             if options.get(key):
                 raise ConfigError(f'env.{key} = {options[key]!r:.80}: an agent writes its {told} itself. Remove it.')
-        task = task if isinstance(task, Task) else create_task(task)
-        own = task.evaluation() if evaluation else task
-        super().__init__(task, evaluation=evaluation, kept=range(len(own)), **options)
-        self._records = options.get('record_requests', False) and not evaluation
+        super().__init__(task, **options)
+        self._records = options.get('record_requests', False) and not self.evaluation
         self._endpoint: Optional[Endpoint] = None
         self._episode: Union[Episode, Recording, Recorded, None] = None
         self._begun: Optional[int] = None  # index of the problem whose agent runs already
@@ -47,6 +45,9 @@ class AgentEnv(TokenEnv):
     @property
     def has_turns(self) -> bool:
         return True
+
+    def _fitting(self, drops: bool) -> Sequence[int]:
+        return range(len(self.task.evaluation() if self.evaluation else self.task))
 
     def begin_reset(self, index: int, recorded: Optional[List[Dict[str, Any]]] = None) -> None:
         """Start the agent of a problem, which ``reset`` then waits for; or make recorded requests in its place."""

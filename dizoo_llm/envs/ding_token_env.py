@@ -219,7 +219,10 @@ class DingTokenEnv(BaseEnv):
             # Here, not in ``reset``: DI-engine resets evaluator environments once more than it runs episodes.
             self._walked += 1
             if self._replay_path is not None:
-                self._save_replay()
+                os.makedirs(self._replay_path, exist_ok=True)
+                path = os.path.join(self._replay_path, f'problem_{self._env.index}.txt')
+                with open(path, 'a', encoding='utf-8', errors='backslashreplace') as f:
+                    f.write(f'{self.render()}\n\n')
             if 'unscored' not in info:
                 total = sum(turn['reward'] for turn in info['turns']) if 'turns' in info else reward
                 self._scorer.finish(0, total, self._env.own_length, info)
@@ -237,12 +240,6 @@ class DingTokenEnv(BaseEnv):
         in DI-engine's environments.
         """
         self._replay_path = replay_path or './video'
-
-    def _save_replay(self) -> None:
-        os.makedirs(self._replay_path, exist_ok=True)
-        path = os.path.join(self._replay_path, f'problem_{self._env.index}.txt')
-        with open(path, 'a', encoding='utf-8', errors='backslashreplace') as f:
-            f.write(f'{self.render()}\n\n')
 
     def close(self) -> None:
         self._env.close()

@@ -75,10 +75,8 @@ class TokenEnv(gymnasium.Env):
         self.scoring = Scoring(self.task, options, evaluation)
         self._encoder = Encoder(self.task, options)
         self.tokenizer, self.eos_token_ids = self._encoder.tokenizer, self._encoder.end_ids
-        if kept is None:
-            kept = fitting_problems(self._encoder, self.task, evaluation, options['overlong_prompts'] == 'drop')
-        self.kept = kept
-        self.problems = Problems(self.task.evaluation() if evaluation else self.task, kept)
+        self.kept = self._fitting(options['overlong_prompts'] == 'drop') if kept is None else kept
+        self.problems = Problems(self.task.evaluation() if evaluation else self.task, self.kept)
         self.max_prompt_length = self._encoder.max_prompt_length
         self.encode, self.encode_answer = self._encoder.prompt, self._encoder.answer
         self._stop = Stop(self.tokenizer, self.eos_token_ids, options['stop'])
@@ -88,6 +86,10 @@ class TokenEnv(gymnasium.Env):
         self.action_space = spaces.Discrete(vocab_size)
         self._done = True
         self._scores = True
+
+    def _fitting(self, drops: bool) -> Sequence[int]:
+        """Indices of the problems to use."""
+        return fitting_problems(self._encoder, self.task, self.evaluation, drops)
 
     def _check_turns(self, options: Dict[str, Any]) -> None:
         """Require that the options fit the number of turns of the task, and the task its number of turns."""

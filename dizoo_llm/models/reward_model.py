@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, Dict, List, Sequence, Tuple, Union
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ding_common import ConfigError, Rule, check_config, describe, parallel
@@ -125,11 +126,9 @@ def _load_once(pretrained: str, dtype: str, device: str, stamp: Tuple,
 
 def read_rows(model: PreTrainedModel, rows: List[List[int]]) -> torch.Tensor:
     """The outputs (B, ) of rows of token ids, padded on the right."""
-    longest = max(map(len, rows))
-    ids = torch.full((len(rows), longest), model.config.pad_token_id)
-    mask = torch.zeros(len(rows), longest, dtype=torch.long)
-    for i, row in enumerate(rows):
-        ids[i, :len(row)], mask[i, :len(row)] = torch.tensor(row), 1
+    known = [torch.tensor(row, dtype=torch.long) for row in rows]
+    ids = pad_sequence(known, batch_first=True, padding_value=model.config.pad_token_id)
+    mask = pad_sequence(list(map(torch.ones_like, known)), batch_first=True)
     logits = model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device)).logits  # (B, 1)
     return logits[:, 0].float()
 

@@ -37,7 +37,8 @@ Ask = Callable[[int, Problem, str, str], Scored]
 def of_reward(task: Task, weights: Dict[str, float]) -> Found:
     """Compare what the scorer of a task of one turn pays for right completions and for junk, twice."""
     ask = partial(_ask, task, weights)
-    problems = {i: task.checked_problem(i) for i in _drawn(len(task), ANSWERS[1])}
+    drawn = random.Random(0).sample(range(len(task)), min(len(task), ANSWERS[1]))  # data may repeat in order
+    problems = {i: task.checked_problem(i) for i in drawn}
     known = [i for i, problem in problems.items() if right(task, problem)]
     if not known:
         return _of_junk_alone(ask, problems)
@@ -69,11 +70,6 @@ def _within(numbers: Tuple[int, int], seconds: float) -> int:
     """How many are examined, if one takes so long."""
     least, most = numbers
     return max(least, min(most, int(BUDGET / max(seconds, 1e-6))))
-
-
-def _drawn(number: int, most: int) -> List[int]:
-    """At most so many of a number of indices, in a random order that is always the same: data may repeat in order."""
-    return random.Random(0).sample(range(number), min(number, most))
 
 
 def _floor(bad: Sequence[Scored]) -> float:

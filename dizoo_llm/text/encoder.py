@@ -38,11 +38,10 @@ class Encoder:
         self._chat = (chat, system_prompt, chat_options)
         self._max_new_tokens = options['max_new_tokens']
         self.max_prompt_length = options['max_prompt_length']
-        if chat is False:  # before anything is sampled
-            self._encode(task.checked_problem(0))
-        if chats and task.has_turns:  # also
+        if chat is False or chats and task.has_turns:  # before anything is sampled
             problem = task.checked_problem(0)
             self._encode(problem)
+        if chats and task.has_turns:
             begun = conversation(problem.prompt, system_prompt)
             added(self.tokenizer, [dict(begun[-1], role='tool' if task.tools else 'user')], begun, chat_options)
 
