@@ -2,6 +2,7 @@
 The texts of an episode as token ids. What was sampled and read is the record: a request that goes on from it is found
 by comparing messages with those that were sent and answered, and no text is encoded twice.
 """
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ding_common import ConfigError, TaskError, describe
@@ -13,16 +14,17 @@ from .tool_calls import calls_of
 MOST_OF_CHARACTER = 4  # tokens
 
 
+@dataclass
 class Trajectory:
-    """One text of an episode. ``record`` is what a request must begin with to go on with it: messages, or plain text or
-    ids."""
-
-    def __init__(self, number: int, ids: List[int], record: Any, tools: List[Dict[str, Any]]) -> None:
-        self.number, self.ids, self.record, self.tools = number, ids, record, tools
-        self.prompt_length = len(ids)
-        self.turns = 0
-        self.turn: List[int] = []  # tokens of the last turn
-        self.begun: List[Message] = []  # messages before the last turn
+    """One text of an episode."""
+    number: int
+    ids: List[int]
+    record: Any  # what a request must begin with to go on with it: messages, or plain text or ids
+    tools: List[Dict[str, Any]]
+    prompt_length: int
+    turns: int = 0
+    turn: List[int] = field(default_factory=list)  # tokens of the last turn
+    begun: List[Message] = field(default_factory=list)  # messages before the last turn
 
 
 class Conversations:
@@ -49,8 +51,10 @@ class Conversations:
         """A further trajectory for another choice of the same request."""
         ids = trajectory.ids[:len(trajectory.ids) - len(trajectory.turn)]
         record = asked.prompt if asked.messages is None else asked.messages
-        self.trajectories.append(Trajectory(len(self.trajectories), ids, record, asked.tools))
-        self.trajectories[-1].prompt_length = trajectory.prompt_length  # what follows has the room that it had there
+        return self._begin(ids, record, asked.tools, trajectory.prompt_length)  # with the room that it had there
+
+    def _begin(self, ids: List[int], record: Any, tools: List[Dict[str, Any]], prompt_length: int) -> Trajectory:
+        self.trajectories.append(Trajectory(len(self.trajectories), ids, record, tools, prompt_length))
         return self.trajectories[-1]
 
     def answered(
@@ -136,8 +140,7 @@ class Conversations:
         vocabulary = len(self._encoder.tokenizer)
         if max(ids) >= vocabulary:
             raise Refused(f'prompt: the token {max(ids)} is not among the {vocabulary} of this model', 'prompt')
-        self.trajectories.append(Trajectory(len(self.trajectories), list(ids), record, tools))
-        return self.trajectories[-1]
+        return self._begin(list(ids), record, tools, len(ids))
 
     def _append(self, trajectory: Trajectory, ids: List[int]) -> None:
         room = trajectory.prompt_length + self._most_tokens - len(trajectory.ids)

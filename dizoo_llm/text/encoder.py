@@ -33,17 +33,17 @@ class Encoder:
         chats = self.tokenizer.chat_template is not None and chat is not False
         if chats:
             check_options(self.tokenizer, chat_options)
-        if chats and task.tools:
-            system_prompt, chat_options = _offer(self.tokenizer, task.tools, system_prompt, chat_options)
         self._chat = (chat, system_prompt, chat_options)
+        if chats:
+            self._chat = (chat, *self._offered(task.tools))
         self._max_new_tokens = options['max_new_tokens']
         self.max_prompt_length = options['max_prompt_length']
         if chat is False or chats and task.has_turns:  # before anything is sampled
             problem = task.checked_problem(0)
             self._encode(problem)
         if chats and task.has_turns:
-            begun = conversation(problem.prompt, system_prompt)
-            added(self.tokenizer, [dict(begun[-1], role='tool' if task.tools else 'user')], begun, chat_options)
+            begun = conversation(problem.prompt, self._chat[1])
+            added(self.tokenizer, [dict(begun[-1], role='tool' if task.tools else 'user')], begun, self._chat[2])
 
     def prompt(self, problem: Problem) -> List[int]:
         """Token ids of a problem's prompt; a ``TaskError`` if it is empty, too long, or rejected by the template."""
@@ -169,9 +169,20 @@ class Encoder:
         return after.ids[after.written(turn, self.end_ids, self.tokenizer.added_tokens_decoder):]
 
     def _offered(self, tools: Messages) -> Tuple[Optional[str], Dict[str, Any]]:
-        """System prompt and variables of the template with these functions."""
+        """System prompt and variables of the template that describe functions: its own description if it has one."""
         _, system_prompt, options = self._chat
-        return _offer(self.tokenizer, tools, system_prompt, options) if tools else (system_prompt, options)
+        if not tools:
+            return system_prompt, options
+        own = {'tools': tools, **options}
+        plain, shown = (marked_chat(self.tokenizer, conversation('?'), True, each) for each in (options, own))
+        if all(shown.count(tool['function']['name']) > plain.count(tool['function']['name']) for tool in tools):
+            return system_prompt, own
+        described = '\n'.join(json.dumps(tool['function']) for tool in tools)
+        offered = (
+            f'You may call functions. To call one, write {_CALL} and end your turn; the result follows.\nFunctions:\n'
+            f'{described}'
+        )
+        return offered if system_prompt is None else f'{system_prompt}\n\n{offered}', options
 
     def most_chars(self, tokens: int) -> int:
         """More characters than this have more than so many tokens."""
@@ -209,20 +220,3 @@ class Encoder:
 def _longest_token(tokenizer: PreTrainedTokenizerBase, size: int) -> int:
     """In characters. ``size`` is part of the cache key: it grows when tokens are added."""
     return max(map(len, tokenizer.get_vocab())) + 1  # a tokenizer of words does not encode the space between two
-
-
-def _offer(
-        tokenizer: PreTrainedTokenizerBase, tools: List[Dict[str, Any]], system_prompt: Optional[str],
-        options: Dict[str, Any]
-) -> Tuple[Optional[str], Dict[str, Any]]:
-    """System prompt and variables of a chat template that describe functions: its own description if it has one."""
-    own = {'tools': tools, **options}
-    plain, shown = (marked_chat(tokenizer, conversation('?'), True, variables) for variables in (options, own))
-    if all(shown.count(tool['function']['name']) > plain.count(tool['function']['name']) for tool in tools):
-        return system_prompt, own
-    described = '\n'.join(json.dumps(tool['function']) for tool in tools)
-    offered = (
-        f'You may call functions. To call one, write {_CALL} and end your turn; the result follows.\nFunctions:\n'
-        f'{described}'
-    )
-    return offered if system_prompt is None else f'{system_prompt}\n\n{offered}', options
