@@ -1,4 +1,5 @@
 """Episodes of environments of agents, by the texts of the policy."""
+import time
 
 
 def turn(env, text, end=True):
@@ -23,3 +24,11 @@ def play(env, *texts, index=0):
         step = env.step(turn(env, text))
         seen.append(read(step[0]))
     return seen[:len(texts)], step
+
+
+def until(holds, seconds=4.0):
+    """Wait for a condition, at most so long; whether it holds then."""
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.02)
+    return holds()

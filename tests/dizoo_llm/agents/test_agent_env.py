@@ -10,7 +10,7 @@ from dizoo_llm.tasks import create_task
 from dizoo_llm.agents import AgentEnv
 
 from tests.dizoo_llm.agents import programs
-from tests.dizoo_llm.agents.episodes import play, read, turn
+from tests.dizoo_llm.agents.episodes import play, read, turn, until
 
 
 def test_a_conversation_goes_on_with_its_ids(env_of):
@@ -148,17 +148,6 @@ def test_what_a_request_may_not_ask_is_told_as_openai_does(env_of):
         assert found[0] == status and told in found[1], found
 
 
-def test_a_conversation_that_is_too_long_ends_in_an_error_of_the_client(env_of):
-    env = env_of('twice', options=dict(max_tokens=20))
-    _, (*_, info) = play(env, 'hello')
-    assert 'env.max_tokens = 20' in info['failed'] and 'goes on with' in info['failed']
-
-
-def test_more_requests_than_turns(env_of):
-    _, (*_, info) = play(env_of('twice', options=dict(max_turns=1)), 'hello')
-    assert 'env.max_turns = 1' in info['failed']
-
-
 @pytest.mark.parametrize('run', ['streamed', 'over_http'])
 def test_other_ways_to_ask(env_of, run):
     env = env_of(run, [dict(question='q')])
@@ -170,18 +159,20 @@ def test_other_ways_to_ask(env_of, run):
 
 
 @pytest.mark.parametrize(
-    'run, texts, told', [
-        ('raises', ['x'], 'the agent raised RuntimeError: no sandbox'),
-        ('raises_later', ['x'], 'the agent raised RuntimeError: sandbox lost'),
-        ('silent', ['x'], 'the agent returned without a request'),
-        ('nothing', ['x'], 'could not score'),
-        ('other_parts', ['x'], "returned {'wrong': 1.0}, must return parts among"),
-        ('hangs', ['x'], 'took more than env.task.seconds = 0.3'),
+    'run, options, told', [
+        ('raises', {}, 'the agent raised RuntimeError: no sandbox'),
+        ('raises_later', {}, 'the agent raised RuntimeError: sandbox lost'),
+        ('silent', {}, 'the agent returned without a request'),
+        ('nothing', {}, 'could not score'),
+        ('other_parts', {}, "returned {'wrong': 1.0}, must return parts among"),
+        ('hangs', {}, 'took more than env.task.seconds = 0.3'),
+        ('twice', dict(max_tokens=20), 'goes on with 24 tokens and has room for 17: env.max_tokens = 20'),
+        ('twice', dict(max_turns=1), 'env.max_turns = 1'),
     ]
 )
-def test_an_agent_that_fails_costs_its_row(env_of, run, texts, told):
+def test_an_agent_that_fails_costs_its_row(env_of, run, options, told):
     begun = time.monotonic()
-    _, (_, reward, *_, info) = play(env_of(run, seconds=0.3), *texts)
+    _, (_, reward, *_, info) = play(env_of(run, options=options, seconds=0.3), 'x')
     assert told in info['failed'] and reward == 0 and time.monotonic() - begun < 10
     assert info['reward_parts'] == dict(reward=None)
 
@@ -231,11 +222,7 @@ def test_an_episode_ends_what_its_agent_began(env_of):
     env = env_of('leaves_a_task', [problem])
     env.task.problem(0).metadata['row'] = problem  # which the test sees
     _, (_, reward, *_) = play(env, 'x')
-    for _ in range(100):
-        if problem['task'].done():
-            break
-        time.sleep(0.02)
-    assert reward == 1 and problem['task'].cancelled()
+    assert reward == 1 and until(problem['task'].done) and problem['task'].cancelled()
 
 
 def test_an_agent_that_cannot_be_cancelled_does_not_stop_the_end(env_of, little_grace, caplog):
@@ -254,11 +241,7 @@ def test_an_agent_that_asks_after_its_end_is_refused(env_of):
     env = env_of('asks_after_its_end', [problem], seconds=0.1)
     env.task.direct, env.task.problem(0).metadata['row'] = True, problem
     play(env, 'x')
-    for _ in range(200):
-        if 'told' in problem:
-            break
-        time.sleep(0.02)
-    assert problem['told'] == 'the episode of this row has ended'
+    assert until(lambda: 'told' in problem) and problem['told'] == 'the episode of this row has ended'
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dizoo_llm.agents import AgentEnv
 from dizoo_llm.agents.endpoint import Endpoint
 
 from tests.dizoo_llm.agents import programs
-from tests.dizoo_llm.agents.episodes import begin, play, turn
+from tests.dizoo_llm.agents.episodes import begin, play, turn, until
 from tests.dizoo_llm.agents.test_logprobs import play as with_logp
 
 
@@ -79,11 +79,7 @@ def test_connections_end_with_their_row(env_of):
     late = openai.OpenAI(base_url=str(clients[-1].base_url), api_key='any', max_retries=0)
     with pytest.raises(openai.APIStatusError, match='the episode of this row has ended'):
         late.completions.create(model='policy', prompt='x')
-    for _ in range(100):
-        if not server.connections:
-            break
-        time.sleep(0.02)
-    assert not server.connections and not env._endpoint._idle
+    assert until(lambda: not server.connections) and not env._endpoint._idle
 
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'

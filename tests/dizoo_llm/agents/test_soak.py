@@ -7,7 +7,6 @@ import random
 import statistics
 import sys
 import threading
-import time
 from collections import Counter
 from itertools import count
 
@@ -19,6 +18,7 @@ from ding_common.processes.memory import resident_memory
 from ding_grpo.check import built
 from dizoo_llm.agents.endpoint import Endpoint
 from tests.cases import long
+from tests.dizoo_llm.agents.episodes import until
 from tests.dizoo_llm.agents.programs import ask, in_a_thread, user, write_tokenizer
 from tests.shipped import small
 
@@ -170,9 +170,8 @@ def configs(rows, seconds):
 
 def left():
     """What this process holds between two collects, when cancelled agents have ended."""
-    loop, server, since = Endpoint._shared.loop, Endpoint._shared._runner.server, time.monotonic()
-    while (asyncio.all_tasks(loop) or server.connections) and time.monotonic() - since < 2:
-        time.sleep(0.02)
+    loop, server = Endpoint._shared.loop, Endpoint._shared._runner.server
+    until(lambda: not asyncio.all_tasks(loop) and not server.connections, 2)
     connections = len(server.connections)
     gc.collect()  # clients that agents have not closed
     return dict(
