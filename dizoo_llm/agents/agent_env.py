@@ -12,7 +12,7 @@ from .body import Choice, Refused, answer
 from .conversations import Conversations, Trajectory
 from .endpoint import Endpoint
 from .episode import Episode, Request, Returned
-from .recorded import Recorded, Recording
+from .recorded import Record, Recorded
 
 MOST_WAITING = 64  # requests of a row that wait at a time
 
@@ -38,7 +38,7 @@ class AgentEnv(TokenEnv):
         super().__init__(task, **options)
         self._records = options.get('record_requests', False) and not self.evaluation
         self._endpoint: Optional[Endpoint] = None
-        self._episode: Union[Episode, Recording, Recorded, None] = None
+        self._episode: Union[Episode, Recorded, None] = None
         self._begun: Optional[int] = None  # index of the problem whose agent runs already
         self._delivered: Optional[Dict[str, Any]] = None
 
@@ -56,8 +56,7 @@ class AgentEnv(TokenEnv):
         self._begun = None
         self.problem: Problem = self.problems.checked_problem(index)
         self._episode = self._agent() if recorded is None else Recorded(recorded)
-        if self._records:
-            self._episode = Recording(self._episode)
+        self._record = Record()
         self._begun = index
 
     def _agent(self) -> Episode:
@@ -111,7 +110,7 @@ class AgentEnv(TokenEnv):
             self._trajectory = self._conversations.again(asked, trajectory)
             return
         length = len(trajectory.ids) - len(tokens)
-        self._episode.answer(self._request, answer(asked, self._requests, length, self._choices))
+        self._answer_request(self._request, answer(asked, self._requests, length, self._choices))
         self._request = None
 
     def step(self, action: Union[int, Sequence[int]]) -> Tuple[np.ndarray, float, bool, bool, Dict[str, Any]]:
@@ -143,7 +142,7 @@ class AgentEnv(TokenEnv):
                 self._trajectory, new = self._conversations.place(event.asked)
             except Refused as error:
                 self._cut = True
-                self._episode.answer(event, error)
+                self._answer_request(event, error)
                 continue
             self._request, self._choices = event, []
             text = self._text(new)
@@ -151,6 +150,11 @@ class AgentEnv(TokenEnv):
                 self._turns[-1]['reply'] = text
             self._first = text if self._first is None else self._first
             return
+
+    def _answer_request(self, request: Request, body: Union[Dict[str, Any], Refused]) -> None:
+        if self._records:
+            self._record.add(request.asked, body)
+        self._episode.answer(request, body)
 
     def _text(self, new: Any) -> str:
         """What is new in a request, text, ids or messages, as text. Calls of functions in messages are shown too."""
@@ -173,7 +177,7 @@ class AgentEnv(TokenEnv):
                 failed = error.message
         info = self.scoring.episode(parts, failed)
         if self._records:
-            info['record'] = self._episode.record(parts, failed)
+            info['record'] = [*self._record.entries, dict(parts=parts, failed=failed)]
         if info['failed']:
             return 0., info
         for turn, own in zip(reversed(self._turns), reversed(parts)):  # a single one is that of the last

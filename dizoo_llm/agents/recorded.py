@@ -5,42 +5,25 @@ import time
 from typing import Any, Dict, List, Optional, Sequence, Union
 
 from .body import Asked, Refused
-from .episode import Episode, Request, Returned
+from .episode import Request, Returned
 
 NOTHING = Asked(None, None, [], 1, [], None, False, False)
 GROWING = ('messages', 'prompt')  # what a request often begins as the one before
 
 
-class Recording:
-    """An episode whose requests are recorded."""
+class Record:
+    """
+    The requests of an episode, for JSON: ``asked``, how each differs from the one before, and ``answered``, a digest of
+    what the agent got.
+    """
 
-    def __init__(self, episode: Union[Episode, 'Recorded']) -> None:
-        self._episode, self._last = episode, NOTHING
-        self._requests: List[Dict[str, Any]] = []
+    def __init__(self) -> None:
+        self.entries: List[Dict[str, Any]] = []
+        self._last = NOTHING
 
-    @property
-    def ended(self) -> Optional[Returned]:
-        return self._episode.ended
-
-    def next(self) -> Union[Request, Returned]:
-        event = self._episode.next()
-        if isinstance(event, Request):
-            self._requests.append(dict(asked=_written(event.asked, self._last)))
-            self._last = event.asked
-        return event
-
-    def answer(self, request: Request, body: Union[Dict[str, Any], Refused]) -> None:
-        self._requests[-1]['answered'] = _digest(body)
-        self._episode.answer(request, body)
-
-    def cancel(self) -> None:
-        self._episode.cancel()
-
-    def record(self, parts: List[Dict[str, Any]], failed: Optional[str]) -> List[Dict[str, Any]]:
-        """For JSON. Of each request ``asked``, how it differs from the one before, and ``answered``, a digest of what
-        the agent got. The last entry has the reward: ``parts`` of the episode, or of each answer, or why it
-        ``failed``."""
-        return [*self._requests, dict(parts=parts, failed=failed)]
+    def add(self, asked: Asked, body: Union[Dict[str, Any], Refused]) -> None:
+        self.entries.append(dict(asked=_written(asked, self._last), answered=_digest(body)))
+        self._last = asked
 
 
 class Recorded:

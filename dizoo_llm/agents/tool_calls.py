@@ -39,17 +39,13 @@ def calls_of(
         any_arguments: bool = False
 ) -> Tuple[str, Tuple[Call, ...]]:
     """
-    Overview:
-        The text without its calls, and the calls. Templates of Hermes and Qwen, and those without a form of their \
-        own, have ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, several in a turn; Qwen 3.5 has \
-        ``<function=name>`` with ``<parameter=key>`` in these tags; Llama 3 writes one object with ``parameters`` and \
-        nothing else. A call that is malformed stays text, with all others of its turn, in the form of Qwen 3.5 alone. \
-        Calls in thoughts are text.
-    Arguments:
-        - template (:obj:`Optional[str]`): The chat template.
-        - number (:obj:`int`): Of the request in its episode, for the names of the calls.
-        - tools (:obj:`Sequence[Dict]`): Their schemas. A text whose parameter has another type is read as that type.
-        - any_arguments (:obj:`bool`): Whether JSON arguments that are not an object make a call too.
+    The text without its calls, and the calls. Templates of Hermes and Qwen, and those without a form of their own, have
+    ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, several in a turn; Qwen 3.5 has ``<function=name>``
+    with ``<parameter=key>`` in these tags; Llama 3 writes one object with ``parameters`` and nothing else. A call that
+    is malformed stays text, with all others of its turn, in the form of Qwen 3.5 alone. Calls in thoughts are text.
+    ``template`` is the chat template, ``number`` that of the request in its episode, for the names of the calls. Texts
+    are read as the types that the schemas of ``tools`` give. With ``any_arguments``, JSON arguments that are not an
+    object make a call too.
     """
     thoughts, said, parse = '', text, partial(_of_json, any_arguments=any_arguments)
     if template is not None and _PYTHON_TAG in template and '<tool_call>' not in template:

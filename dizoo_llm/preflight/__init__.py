@@ -17,12 +17,9 @@ __all__ = ['FewTask', 'Found', 'examine']
 
 def examine(task: Task, options: Dict[str, Any], tokens: bool, scores: bool = True) -> Iterator[Tuple[str, Found]]:
     """
-    Overview:
-        What is found, with the name of what was examined: the data, the reward of a task of one turn, and the prompts.
-    Arguments:
-        - options (:obj:`Dict[str, Any]`): All keys of the section ``env``, see ``ENV_OPTIONS``.
-        - tokens (:obj:`bool`): Whether there is a tokenizer for prompts.
-        - scores (:obj:`bool`): Whether the reward is examined.
+    What is found, with the name of what was examined: the data, the reward of a task of one turn, and the prompts.
+    ``options``: all keys of the section ``env``. ``tokens``: whether there is a tokenizer for prompts. ``scores``:
+    whether the reward is examined.
     """
     yield 'data', of_data(task)
     if scores and (task.has_turns or task.environment is not None):
