@@ -241,11 +241,3 @@ async def by_answer(problem, client):
         messages.append(await ask(client, messages))
         rewards.append(float(len(messages[-1].content)))
     return rewards
-
-
-async def leaves_one(problem, client):
-    """Returns while a request waits."""
-    task = asyncio.ensure_future(ask(client, [user('late')]))
-    await ask(client, [user('x')])
-    task.cancel()
-    return 1.0
