@@ -142,6 +142,11 @@ ENVIRONMENTS = [
     (dict(tokenizer=dict(pretrained='.')), 'env.tokenizer.pretrained'),
     (dict(tokenizer=build_word_tokenizer('a')), "env.tokenizer = .* '' with 4 tokens: must be dict.* save_pretrained"),
     (dict(task=Prompts('ab'), tokenizer=dict(chars='bc')), 'it has no token for'),
+    (
+        dict(task=Prompts('a', return_part='rihgt')),
+        r"Prompts.return_part = 'rihgt': must be a part of the .* \(right\)"
+    ),
+    (dict(task=Prompts('a', must_end=True)), 'env.task: Prompts has must_end = True, and no return_part'),
     (MANY, 'env.max_prompt_length = None: the task has 40002 problems'),
 ]
 
