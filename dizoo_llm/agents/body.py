@@ -103,8 +103,10 @@ def messages_of(messages: Any) -> List[Message]:
                 raise Refused(f'{where}.{key} = {value!r:.80}: not available; only {", ".join(KEPT)}', 'messages')
         found.append({key: message[key] for key in KEPT if message.get(key)})
         found[-1]['content'] = _text(message.get('content'), where)
-        if message.get('tool_calls'):
-            found[-1]['tool_calls'] = [_call(call, where) for call in message['tool_calls']]
+        calls = message.get('tool_calls')
+        if calls:
+            _check(f'{where}.tool_calls', calls, isinstance(calls, list), 'a list of calls of functions')
+            found[-1]['tool_calls'] = [_call(call, where) for call in calls]
     return found
 
 

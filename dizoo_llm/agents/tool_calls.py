@@ -137,6 +137,7 @@ def _types(schema: Any) -> List[str]:
         return []
     own = schema.get('type', [])
     found = [own] if isinstance(own, str) else list(own) if isinstance(own, list) else []
-    for choice in [*(schema.get('anyOf') or []), *(schema.get('oneOf') or [])]:
-        found += _types(choice)
+    for choices in (schema.get('anyOf'), schema.get('oneOf')):
+        for choice in choices if isinstance(choices, list) else ():
+            found += _types(choice)
     return [*found, *['null'] * bool(schema.get('nullable'))]

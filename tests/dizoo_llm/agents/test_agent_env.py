@@ -131,6 +131,7 @@ WRONG = [
     (dict(extra_body=dict(min_p=0.1)), 400, 'min_p: unknown'),
     (dict(messages=[]), 400, 'messages = []: must be a list of messages'),
     (dict(messages=[dict(role='user', content=[dict(type='image_url', image_url=dict(url='x'))])]), 400, 'not text'),
+    (dict(messages=[dict(role='assistant', tool_calls=3)]), 400, 'tool_calls = 3: must be a list of calls'),
     (dict(messages=[programs.user('x' * 90)]), 400, 'must have 1 to env.max_prompt_length = 80'),
     (dict(messages=[programs.user('\u4e2d')]), 400, 'no token for'),
     (dict(messages=[dict(role='assistant', content='x')]), 400, 'end with the assistant'),

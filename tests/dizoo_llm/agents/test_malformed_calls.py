@@ -113,6 +113,7 @@ def test_what_is_written_as_another_type_is_read_as_it(text, value):
         ('NULL', dict(STRING, nullable=True), 'NULL'),
         ('7', dict(type=['string', 'integer']), 7),
         ('07', dict(type=['string', 'integer']), '07'),
+        ('7', dict(INTEGER, anyOf=3), 7),
     ]
 )
 def test_a_type_that_no_string_has_is_read_in_any_form(text, schema, value):
