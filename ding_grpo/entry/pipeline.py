@@ -156,10 +156,27 @@ def _choose_folder(main_config: EasyDict) -> Optional[str]:
     return None if os.path.exists(name) else name
 
 
-def eval(*args: Any, **kwargs: Any) -> float:
-    """Evaluate a checkpoint (``ding -m eval``), with the arguments of ``evaluated``. Returns the mean over the episodes
-    of their returns."""
-    info, _ = evaluated(*args, **kwargs)
+def eval(
+        input_cfg: InputConfig,
+        seed: int = 0,
+        env_setting: Optional[List] = None,
+        model: Optional[torch.nn.Module] = None,
+        state_dict: Optional[Dict] = None,
+        load_path: Optional[str] = None,
+        replay_path: Optional[str] = None,
+) -> float:
+    """
+    Overview:
+        Evaluate a checkpoint (``ding -m eval``).
+    Arguments:
+        - input_cfg, seed, env_setting, model: See ``serial_pipeline_onpolicy``.
+        - state_dict (:obj:`Optional[Dict]`): The checkpoint.
+        - load_path (:obj:`Optional[str]`): Its path, if there is no ``state_dict``.
+        - replay_path (:obj:`Optional[str]`): Folder for videos, of environments that make some.
+    Returns:
+        - episode_return (:obj:`float`): Mean over the episodes.
+    """
+    info, _ = evaluated(input_cfg, seed, env_setting, model, state_dict, load_path, replay_path)
     value = np.mean(info['eval_episode_return'])
     click.echo(f'Eval is over! The performance of your RL policy is {value}')
     return value
@@ -174,9 +191,7 @@ def evaluated(
         load_path: Optional[str] = None,
         replay_path: Optional[str] = None,
 ) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """Evaluate the checkpoint ``state_dict``, or that at ``load_path``. ``replay_path`` is a folder for videos, of
-    environments that make some; the first arguments are those of ``serial_pipeline_onpolicy``. Returns what DI-engine's
-    evaluator returns, with each episode's return, and the record of the evaluation."""
+    """As ``eval``: what DI-engine's evaluator returns, with each episode's return, and the record of the evaluation."""
     main_config, create_config = checked(input_cfg)
     state_dict = state_dict if state_dict is not None else read_state(_path_of(main_config, load_path))
     ours = is_grpo(create_config.policy.type)
