@@ -139,6 +139,13 @@ class TestDualClip:
         assert loss.policy_loss.item() == pytest.approx(-1.2) and new['mu'].grad.item() == 0
 
 
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_ratios_of_half_types_are_not_bounded_early(dtype):
+    new, old = (torch.tensor([[x, 0.]], dtype=dtype) for x in (5., -5.))
+    loss, _ = ppo_policy_error((new, old, torch.tensor([0]), torch.tensor([-1.]), None))
+    assert loss.policy_loss.item() == pytest.approx(2.718281828 ** 5, rel=0.02)
+
+
 def test_value_by_hand_and_masked():
     # clipped to 0.2: errors 1 and 0.8^2, the larger counts; padding of error 25
     data = ppo_value_data(*(torch.tensor(x) for x in ([0., 5.], [0.4, 5.], [1., 0.], [1., 0.])))

@@ -5,7 +5,7 @@ from typing import Callable, Optional, Tuple
 import torch
 from torch import Tensor
 
-from ding_grpo.rl_utils.check import check_choice, check_floats, check_number, check_tensor
+from ding_grpo.rl_utils.check import check_choice, check_floats, check_number, check_tensor, widened
 from ding_grpo.rl_utils.kl import KL_TYPES, bounded, calculate_kl_div
 from ding_grpo.rl_utils.surrogates import clip_surrogate
 
@@ -29,7 +29,7 @@ def log_prob_error(
 ) -> Tuple[namedtuple, namedtuple]:
     weight = torch.ones_like(data.adv) if data.weight is None else data.weight
     low, high = 1 - clip_ratio, 1 + clip_ratio
-    ratio, entropy = bounded(data.logp_new - data.logp_old).exp(), data.entropy
+    ratio, entropy = bounded(widened(data.logp_new - data.logp_old)).exp(), data.entropy
     if ratio.shape != data.adv.shape:  # the mean over agents, as in DI-engine
         ratio, entropy = ratio.mean(1), None if entropy is None else entropy.mean(1)
     objective = clip_surrogate(ratio, data.adv, data.logp_new, low, high)
