@@ -7,7 +7,7 @@ from typing import Any, Dict, NamedTuple
 from ding.utils import import_module
 from easydict import EasyDict
 
-from ding_common import ConfigError, check_links, code_of, read_total_config
+from ding_common import ConfigError, check_links, code_of, describe, read_total_config
 from ding_grpo.data.capability import is_grpo
 from ding_grpo.report.config_diff import defaults_of
 
@@ -83,8 +83,11 @@ def open_run(run: str, trust: bool) -> Dict[str, Any]:
             f"RUN = {run!r}: its config would import or run {'; '.join(dict.fromkeys(found)):.600}. If you trust this "
             'code, add --trust.'
         )
-    for section in (total['policy'], total['env']):
-        import_module(section.get('import_names', []))
+    try:
+        for section in (total['policy'], total['env']):
+            import_module(section.get('import_names', []))
+    except ImportError as error:
+        raise ConfigError(f'RUN = {run!r}: a module of its config cannot be imported ({describe(error)}).') from error
     kind = total['policy'].get('type')
     if not is_grpo(kind):
         name = str(kind).removesuffix('_command')  # DI-engine's own ending

@@ -116,6 +116,9 @@ def test_code_that_a_config_names_runs_only_if_it_is_trusted(run, own_folder):
     replaced('b/total_config.py', "'import_names': ['ding_grpo']", "'import_names': ['ding_grpo', 'nobody']")
     status, out = asked(verify, 'b')
     assert status == 2 and 'nobody' in out and 'add --trust' in out
+    status, out = asked(verify, 'b', '--trust')
+    told = "Error: RUN = 'b': a module of its config cannot be imported (ModuleNotFoundError: No module named 'nobody'"
+    assert status == 2 and out.startswith(told) and len(out.splitlines()) == 1
 
 
 @pytest.mark.parametrize('command, words', [(verify, []), (branch, ['policy.learn.learning_rate=1']), (bisect, [])])
