@@ -4,6 +4,7 @@ docs/guides/troubleshooting.md that a command line can show. ``python tools/faul
 happened there, and ends with 1 if anything else did.
 """
 import hashlib
+import json
 import os
 import random
 import re
@@ -99,13 +100,13 @@ class Kill(NamedTuple):
     half_written: bool
 
 
-def killed(folder: str, updates: int, kills: int, seed: int, name: str) -> List[Kill]:
+def killed(folder: str, policy: Dict[str, Any], updates: int, kills: int, seed: int, name: str) -> List[Kill]:
     """
     Kill a run of a shipped config ``kills`` times, in turn at a random moment of training, while a checkpoint is being
     written, and at a random moment since its start; then let it come to its end.
     """
     chosen, done = random.Random(seed), []
-    write_config(folder, dict(policy=dict(learn=dict(resume_training=True))), name)
+    write_config(folder, dict(policy=deep_merge_dicts(policy, dict(learn=dict(resume_training=True)))), name)
     ckpt = os.path.join(folder, 'run', 'ckpt')
     while len(done) < kills:
         since = time.time()
@@ -235,22 +236,23 @@ def inject_each(faults: List[Fault]) -> List[str]:
 @click.option('--updates', default=600, show_default=True)
 @click.option('--seed', default=0, show_default=True)
 @click.option('--config', default=None, help='Name of a shipped config: only its run is killed, and nothing written.')
+@click.option('--policy', default='{}', help='With --config: keys of its section policy, in JSON.')
 @click.option('--only', default='', help='Part of the names of faults: only these are injected, and nothing written.')
 @click.option('--write/--no-write', default=False, help='Whether to write docs/results/faults.md.')
-def main(kills: int, updates: int, seed: int, config: Optional[str], only: str, write: bool) -> None:
+def main(kills: int, updates: int, seed: int, config: Optional[str], policy: str, only: str, write: bool) -> None:
     """Kill, damage, fill and feed; say what came of it."""
     if only:
         inject_each([fault for fault in FAULTS if only in fault.name])
         return
-    name = config or 'think_answer_grpo'
+    name, changes = config or 'think_answer_grpo', json.loads(policy)
     with tempfile.TemporaryDirectory() as folder:
         whole, run = os.path.join(folder, 'whole'), os.path.join(folder, 'killed')
         for path in (whole, run):
             os.mkdir(path)
-        write_config(whole, {}, name)
+        write_config(whole, dict(policy=changes), name)
         if begin(whole, updates).wait() != 0:
             raise click.ClickException(output(whole)[-2000:])
-        done = killed(run, updates, kills, seed, name)
+        done = killed(run, changes, updates, kills, seed, name)
         a, b = (
             torch.load(os.path.join(path, 'run', 'ckpt', f'iteration_{updates}.pth.tar'), weights_only=True)
             for path in (whole, run)
