@@ -69,32 +69,27 @@ def _edit(source: str, of: Section) -> Tuple[int, int, str]:
     at, call, section = _offsets(source), of.call, of.name
     begin, head = at(call.lineno, call.col_offset), source.index('(', at(*_end(call.func))) + 1
     items, end = _items(source, call, at, head), at(*_end(call))
-    here: List[str] = []
-    inner: Dict[str, List[Item]] = {}
-    outer: Dict[str, List[Item]] = {}
+    processors: List[str] = []
+    of_section: Dict[str, List[str]] = {section: []}  # the new items
     for item in items:
-        new, processor = MOVED.get(f'{section}.{item.name}'), PROCESSORS.get(f'{section}.{item.name}')
-        if processor is not None:
-            inner.setdefault('processors', []).append(item)
-        elif new is None:
-            here.append(item.code)
-        elif new.count('.') == 1 and new.startswith(f'{section}.'):
-            here.append(_renamed(item, new))
+        old = f'{section}.{item.name}'
+        target, _, key = MOVED.get(old, old).rpartition('.')
+        if old in PROCESSORS:
+            processors.append(_processor(item))
         else:
-            group = inner if new.startswith(f'{section}.') else outer
-            group.setdefault(new.split('.')[-2], []).append(item._replace(code=_renamed(item, new)))
+            of_section.setdefault(target, []).append(_renamed(item, key))
+    here = of_section.pop(section)
     if here == [item.code for item in items]:
         return ()
-    for name, moved in inner.items():
-        if name == 'processors':
-            here.append(f"processors=[{', '.join(map(_processor, moved))}]")
-        else:
-            here.append(f'{name}=dict({_listed([item.code for item in moved])})')
+    if processors:
+        here.append(f"processors=[{', '.join(processors)}]")
+    for below in [path for path in of_section if path.startswith(f'{section}.')]:
+        here.append(f"{below.rpartition('.')[2]}=dict({_listed(of_section.pop(below))})")
     last = source[items[-1].end:end]  # the end of the call
     space = re.match(r'\s*', source[head:])[0]
     new_call = f'{source[begin:head]}{_listed(here, space)}{last.lstrip() if not space else last}'
-    for name, moved in outer.items():
-        codes = _listed([item.code for item in moved])
+    for name, moved in of_section.items():  # sections above this one
+        codes = _listed(moved)
         line = source[source.rfind('\n', 0, begin) + 1:begin]
         indent = re.match(r' *', line)[0]
         if of.owner is not None:
@@ -137,8 +132,8 @@ def _items(source: str, call: ast.Call, at: Callable[[int, int], int], begin: in
     return items
 
 
-def _renamed(item: Item, new: str) -> str:
-    return re.sub(rf'(?m)^(\s*){item.name}=', rf'\g<1>{new.split(".")[-1]}=', item.code, count=1)
+def _renamed(item: Item, key: str) -> str:
+    return re.sub(rf'(?m)^(\s*){item.name}=', rf'\g<1>{key}=', item.code, count=1)
 
 
 def _processor(item: Item) -> str:
