@@ -67,6 +67,7 @@ def test_all_pipelines_check_first(think_answer, pipeline):
         ('policy.eval.evaluator', True, 'policy.eval.evaluator = True: must be a dict'),
         ('policy.other', 'x', "policy.other = 'x': must be a dict"),
         ('policy.import_names', ['none'], r"policy.import_names = \['none'\]: must be a list of modules"),
+        ('env.import_names', ['needy'], r"env.import_names = \['needy'\]: .*No module named 'not_installed_here'"),
         ('exp_name', '/run', "exp_name = '/run': must be text, a path relative to the current folder"),
         ('exp_name', 5, 'exp_name = 5: must be text'),
         ('exp_name', '', "exp_name = '': must be text, a path relative to the current folder, and not that folder"),
@@ -79,9 +80,12 @@ def test_all_pipelines_check_first(think_answer, pipeline):
         ('policy', ..., 'main_config.policy: missing; must be a dict. Present: exp_name, env.'),
     ]
 )
-def test_what_is_no_section_is_refused_before_it_is_merged(think_answer, section, value, message):
+def test_what_is_no_section_is_refused_before_it_is_merged(think_answer, monkeypatch, section, value, message):
     """Each of these ended in a traceback of DI-engine's. ``...`` is a section that is not there."""
     main, create = think_answer
+    with open('needy.py', 'w') as f:
+        f.write('import not_installed_here')
+    monkeypatch.syspath_prepend(os.getcwd())
     *path, key = section.split('.')
     cfg = main
     for name in path:
