@@ -74,7 +74,9 @@ def _reward(name: Optional[str], entry: Any, keys: Keys, where: str, known: Dict
         return known[entry]._replace(name=name or known[entry].name)
     if isinstance(entry, dict):
         return _made(name, entry, keys, where)
-    function = _function(entry, where, [*known, *NAMED])
+    names = ', '.join(map(repr, [*known, *NAMED]))
+    entry = NAMED.get(entry, entry) if isinstance(entry, str) else entry
+    function = callable_of(entry, where, f"a function, 'module:function', 'file.py:function', or one of {names}")
     own = name_of(function).replace('<lambda>', 'reward')
     told = f'{where}: {own}'
     parameters = _parameters(function)
@@ -107,19 +109,16 @@ def _made(name: Optional[str], entry: Dict[str, Any], keys: Keys, where: str) ->
     return Reward(name or kind, False, made.score, awaits=True)
 
 
-def _function(entry: Any, where: str, names: List[str]) -> Callable:
-    if callable(entry):
-        return entry
-    if not isinstance(entry, str) or entry not in NAMED and ':' not in entry:
-        raise ConfigError(
-            f"{where} = {entry!r:.200}: must be a function, 'module:function', 'file.py:function', or one of "
-            f"{', '.join(map(repr, names))}."
-        )
-    return NAMED[entry] if entry in NAMED else load(entry, where)
+def callable_of(entry: Any, where: str, allowed: str) -> Callable:
+    """A function or class, or that of a name, ``'module:function'`` or ``'file.py:function'``; ``allowed`` is for the
+    message about anything else."""
+    found = _load(entry, where) if isinstance(entry, str) and ':' in entry else entry
+    if not callable(found):
+        raise ConfigError(f'{where} = {entry!r:.200}: must be {allowed}.')
+    return found
 
 
-def load(entry: str, where: str) -> Callable:
-    """A function or class by its name, ``'module:function'`` or ``'file.py:function'``."""
+def _load(entry: str, where: str) -> Callable:
     file, _, name = entry.rpartition(':')
     if not file.endswith('.py'):
         return import_name(entry, where, coroutine=True)

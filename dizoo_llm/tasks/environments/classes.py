@@ -21,7 +21,7 @@ Environments that are classes with tools, as TRL's ``GRPOTrainer(environment_fac
 """
 import copy
 import inspect
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 from transformers.utils import get_json_schema
 
@@ -29,7 +29,7 @@ from ding_common import ConfigError, Rule, describe
 from dizoo_llm.base import TASK_REGISTRY
 from dizoo_llm.base.problem import is_prompt
 from dizoo_llm.base.task import check_values
-from dizoo_llm.rewards.functions import load
+from dizoo_llm.rewards.functions import callable_of
 
 from ..agent import AgentTask
 from .dialogue import dialogue, with_observation
@@ -38,6 +38,7 @@ from .rewards import NOT_COLUMNS, rewards_of, weights_of
 
 NO_PROMPT = [dict(role='user', content='')]  # of a row without one, whose environment writes it
 IMAGES = ('image', 'images')
+FACTORY = "a class or a function that returns an instance, 'module:Class' or 'file.py:Class', or a dict of these"
 
 
 @TASK_REGISTRY.register('environment')
@@ -81,7 +82,8 @@ class EnvironmentTask(AgentTask):
         """
         check_values(max_tool_calling_iterations=(max_tool_calling_iterations, Rule.integer(0).or_none()))
         self._most, self._several = max_tool_calling_iterations, isinstance(factory, dict)
-        factories = {name: _factory(each) for name, each in (factory if self._several else {None: factory}).items()}
+        given = factory if self._several else {None: factory}
+        factories = {name: callable_of(each, 'env.task.factory', FACTORY) for name, each in given.items()}
         kinds = {name: each if inspect.isclass(each) else type(each()) for name, each in factories.items()}
         self._schemas = {name: _schemas(kind) for name, kind in kinds.items()}
         self._pool = Pool(factories)
@@ -141,16 +143,6 @@ class EnvironmentTask(AgentTask):
             parts[kind.__name__] = await instance.value(instance.environment.get_reward) if own else None
         self._pool.give(name, instance)
         return parts
-
-
-def _factory(given: Any) -> Callable[[], Any]:
-    found = load(given, 'env.task.factory') if isinstance(given, str) else given
-    if not callable(found):
-        raise ConfigError(
-            f"env.task.factory = {given!r:.200}: must be a class or a function that returns an instance, its name, "
-            "'module:Class' or 'file.py:Class', or a dict of these."
-        )
-    return found
 
 
 def _schemas(kind: type) -> List[Dict[str, Any]]:

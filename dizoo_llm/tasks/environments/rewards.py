@@ -4,7 +4,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from ding_common import ConfigError, nearest
 from dizoo_llm.base.task import as_list, wrong_number
-from dizoo_llm.rewards.functions import check_twice, entries_of, load, name_of
+from dizoo_llm.rewards.functions import callable_of, check_twice, entries_of, name_of
 
 from .instances import Instance
 
@@ -46,10 +46,7 @@ def rewards_of(entries: Any, where: str) -> List[Reward]:
     """The functions of a config: one, a list, or a dict by the names of their parts."""
     found = []
     for name, entry in [] if entries is None else entries_of(entries):
-        function = load(entry, where) if isinstance(entry, str) and ':' in entry else entry
-        if not callable(function):
-            told = "must be a function, 'module:function', or 'file.py:function'"
-            raise ConfigError(f'{where} = {entry!r:.200}: {told}.')
+        function = callable_of(entry, where, "a function, 'module:function', or 'file.py:function'")
         found.append(Reward(name or name_of(function), function))
     return found
 
