@@ -6,6 +6,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 import numpy as np
 
 from .pass_at_k import over_problems, pass_at_k
+from .sampled_episodes import Results
 
 
 class Evaluation:
@@ -13,19 +14,20 @@ class Evaluation:
     it could not be scored, or None."""
 
     def __init__(
-            self, train_iter: int, envstep: int, seconds: float, value: float, greedy: Optional[float], info: Dict
+            self, train_iter: int, envstep: int, seconds: float, value: float, greedy: Optional[float], info: Dict,
+            sampled: Optional[Results], cfg: Dict
     ) -> None:
         """``train_iter`` is -1 for ``ding -m eval``; ``seconds`` is the duration of the run so far, without
         evaluations. ``value`` is the mean return of the greedy policy; with ``sample``, of the sampling one, and
         ``greedy`` that of the greedy one. ``info`` is what DI-engine's evaluator returns; token environments add
-        ``record``, one JSON text per episode."""
+        ``record``, one JSON text per episode. ``sampled``: further episodes. ``cfg``: the section of the evaluator."""
         self.record: Dict[str, Any] = dict(
             train_iter=train_iter, envstep=envstep, seconds=seconds, eval_episode_return=value
         )
         self._shown: Dict[str, Optional[float]] = {}
         if greedy is not None:
             self.record['greedy_return'] = self._shown['greedy'] = greedy
-        self._episodes = episodes = [json.loads(text) for text, in info.get('record', [])]
+        episodes = [json.loads(text) for text, in info.get('record', [])]
         self.failures: List[Optional[str]] = [e['failed'] for e in episodes]
         parts = {
             name: _mean([e['reward_parts'][name] for e in episodes])
@@ -39,13 +41,20 @@ class Evaluation:
         kinds = sorted({e['kind'] for e in episodes})
         several = len(kinds) > 1
         self._of_kind = {kind: [e['return'] for e in episodes if e['kind'] == kind] for kind in kinds if several}
+        if sampled is not None:
+            self._add_sampled(*sampled, cfg.get('pass_at', []), cfg.get('right_from', 1.0))
+        if several:
+            means = {kind: float(np.mean(r)) for kind, r in self._of_kind.items()}
+            self.record['kinds'] = {k: dict(mean=mean, episodes=len(self._of_kind[k])) for k, mean in means.items()}
+            self._shown.update(means)
+        if episodes:
+            self.record['completions'] = sorted(episodes, key=lambda e: e['index'])
 
-    def add_sampled(
+    def _add_sampled(
             self, sampled: Dict[str, np.ndarray], failures: List[Optional[str]], pass_at: List[int], right_from: float
     ) -> None:
-        """Add episodes of the sampling policy: ``return`` and the other numbers that the environment reports, each (P,
-        N) for N samples of P starts, and ``failures`` as the attribute. Returns of at least ``right_from`` are correct,
-        for pass@k."""
+        """Add episodes of the sampling policy, see ``sampled_episodes``. Returns of at least ``right_from`` are
+        correct, for pass@k."""
         self.failures += failures
         returns = sampled['return']
         self._scalars['sampled_return_mean'] = returns.mean()
@@ -62,17 +71,6 @@ class Evaluation:
             self.record[f'pass_at_{k}'] = estimate._asdict()
             self._shown[f'pass@{k}'] = estimate.mean
             self._scalars.update({f'pass_at_{k}_{name}': value for name, value in estimate._asdict().items()})
-
-    def finish(self) -> None:
-        """Add the last entries: the returns of each kind of problem, and the completions."""
-        if self._of_kind:
-            self.record['kinds'] = {
-                kind: dict(mean=float(np.mean(r)), episodes=len(r))
-                for kind, r in self._of_kind.items()
-            }
-            self._shown.update({kind: np.mean(r) for kind, r in self._of_kind.items()})
-        if self._episodes:
-            self.record['completions'] = sorted(self._episodes, key=lambda e: e['index'])
 
     def tagged(self, instance: str) -> Iterator[Tuple[str, float, int]]:
         """Tag, value and step of each scalar for TensorBoard."""

@@ -15,7 +15,7 @@ from ding_grpo.data.capability import group_policy
 from ding_grpo.logs.screen import keep_off_screen, run_folder, show
 
 from .evaluation import Evaluation
-from .sampled_episodes import sampled_episodes
+from .sampled_episodes import Results, sampled_episodes
 
 END_SUFFIX = '.end'  # ending of TensorBoard's file with the evaluation at the end
 
@@ -86,7 +86,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
             _check_return(error)
             unwrap_task_error(error)
         value = greedy = float(np.mean(info['eval_episode_return']))
-        sampled, failures, sampled_value = self._sample(train_iter) if self._samples > 0 else (None, [], None)
+        sampled, sampled_value = self._sample(train_iter) if self._samples > 0 else (None, None)
         if self._decides_by_samples:
             value, info = sampled_value, dict(info, eval_episode_return=[sampled_value])
             stop = value >= self._stop_value and train_iter > 0
@@ -100,10 +100,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
         if parallel.rank() == 0:  # only the first process evaluates
             seconds = begun - self._since - self._evaluating
             own_greedy = greedy if self._decides_by_samples else None
-            found = Evaluation(train_iter, envstep, seconds, value, own_greedy, info)
-            if sampled is not None:
-                found.add_sampled(sampled, failures, self._cfg.get('pass_at', []), self._cfg.get('right_from', 1.0))
-            found.finish()
+            found = Evaluation(train_iter, envstep, seconds, value, own_greedy, info, sampled, self._cfg)
             self._write(found)
             self._evaluating += time.monotonic() - begun
         if watched:
@@ -203,17 +200,16 @@ class GroupEvaluator(InteractionSerialEvaluator):
     def _samples(self) -> int:
         return max(self._cfg.get('samples_per_start', 0), int(self._decides_by_samples))
 
-    def _sample(self, train_iter: int) -> Tuple[Optional[Dict[str, np.ndarray]], List[Optional[str]], float]:
+    def _sample(self, train_iter: int) -> Tuple[Optional[Results], float]:
         """The results of ``sampled_episodes`` in the first process, and their mean return in all."""
         if parallel.rank() > 0:
-            return None, [], parallel.broadcast_object(None)
+            return None, parallel.broadcast_object(None)
+        episodes = self._default_n_episode, self._samples
         try:
-            sampled, failures = sampled_episodes(
-                self._env, self._policy, self._default_n_episode, self._samples, max(train_iter, 0)
-            )
+            found = sampled_episodes(self._env, self._policy, *episodes, max(train_iter, 0))
         except Exception as error:
             unwrap_task_error(error)
-        return sampled, failures, parallel.broadcast_object(float(sampled['return'].mean()))
+        return found, parallel.broadcast_object(float(found[0]['return'].mean()))
 
 
 def _check_return(error: Exception) -> None:
