@@ -1,6 +1,5 @@
 """Middleware for ``ding.framework``: whole groups in a task, in one process or in several that ``ditask`` starts."""
-from .middleware import group_collector, group_trainer
-from .weights import Weights
+from .middleware import Weights, group_collector, group_trainer
 from .workers import Workers
 
 __all__ = ['Weights', 'Workers', 'group_collector', 'group_trainer']

@@ -9,6 +9,7 @@ from ditk import logging
 from ding_common import ConfigError
 from ding_grpo.collect import GroupCollector
 from ding_grpo.data.capability import group_policy
+from ding_grpo.policy import GRPOPolicy
 
 MOST_DROPPED = 20  # times the groups of an update, before a run ends that drops all groups
 
@@ -94,6 +95,23 @@ def group_trainer(cfg: Dict, policy: NamedTuple, max_staleness: int = 1, log_fre
     if task.router.is_active:
         click.echo(f'Groups whose weights are more than {max_staleness} updates old are not learned from.')
     return _train
+
+
+class Weights:
+    """The weights of a policy with their age, for DI-engine's ``ModelExchanger(Weights(policy))``, which reads and
+    loads ``state_dict``. Groups are sampled by what has arrived last, and know how old it is."""
+
+    def __init__(self, policy: GRPOPolicy) -> None:
+        self._policy = policy
+
+    def state_dict(self) -> Dict[str, Any]:
+        policy = self._policy
+        # copies: a thread sends them while the next update changes the weights
+        weights = {name: value.to('cpu', copy=True) for name, value in policy.whole_model.state_dict().items()}
+        return dict(weights=weights, age=policy.age)
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        self._policy.take(**state)
 
 
 def _of_groups(policy: NamedTuple) -> Any:
