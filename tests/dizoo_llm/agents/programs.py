@@ -143,7 +143,7 @@ async def in_a_thread(problem, client):
         with openai.OpenAI(base_url=str(client.base_url), api_key='any', http_client=web) as own:
             return own.chat.completions.create(model='policy', messages=[user('x')]).choices[0].message.content
 
-    return float(len(await asyncio.to_thread(work)))
+    return float(len(await asyncio.to_thread(work) or ''))
 
 
 async def raises(problem, client):

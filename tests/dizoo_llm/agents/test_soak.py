@@ -19,7 +19,7 @@ from ding_grpo.check import built
 from dizoo_llm.agents.endpoint import Endpoint
 from tests.cases import long
 from tests.dizoo_llm.agents.episodes import until
-from tests.dizoo_llm.agents.programs import ask, in_a_thread, user, write_tokenizer
+from tests.dizoo_llm.agents.programs import ask, at_once, hangs, in_a_thread, nothing, user, write_tokenizer
 from tests.shipped import small
 
 
@@ -60,19 +60,10 @@ async def continues(client, rng):
     return True
 
 
-async def several_texts(client, rng):
-    await asyncio.gather(*(ask(client, [user(str(i))]) for i in range(rng.randint(2, 3))))
-    return True
-
-
 async def raises(client, rng):
     for i in range(rng.randint(0, 2)):
         await ask(client, [user(str(i))])
     raise ValueError('no sandbox')
-
-
-async def cannot_score(client, rng):
-    await ask(client, [user('q')])
 
 
 async def floods(client, rng):
@@ -108,11 +99,6 @@ async def is_answered_after_its_end(client, rng):
     return True
 
 
-async def hangs(client, rng):
-    await ask(client, [user('q')])
-    await asyncio.sleep(1000)
-
-
 async def over_http(client, rng):
     """A client of its own, which is not closed."""
     web = openai.DefaultAsyncHttpxClient(verify=False)  # which spares the time of reading certificates
@@ -121,11 +107,6 @@ async def over_http(client, rng):
     with contextlib.suppress(openai.APITimeoutError):
         await ask(own, [user('a')], timeout=rng.uniform(0.001, 0.01))
     await ask(own, [user('q')])
-    return True
-
-
-async def asks_in_a_thread(client, rng):
-    await in_a_thread(None, client)
     return True
 
 
@@ -144,15 +125,19 @@ async def leaves_a_thread(client, rng):
     return True
 
 
-KINDS = {
-    each.__name__: each
-    for each in (
-        continues, several_texts, raises, cannot_score, floods, gives_up, is_answered_after_its_end, hangs, over_http,
-        asks_in_a_thread, leaves_a_thread
-    )
-}
+def borrowed(agent):
+
+    async def run(client, rng):
+        return await agent({}, client)
+
+    return run
+
+
+OWN = (continues, raises, floods, gives_up, is_answered_after_its_end, over_http, leaves_a_thread)
+KINDS = {each.__name__: each for each in OWN}
+KINDS.update((each.__name__, borrowed(each)) for each in (at_once, nothing, hangs, in_a_thread))
 ORDER = [*KINDS, *(kind for kind in KINDS if kind != 'floods')]  # which takes the most time
-FAILED = dict(raises='raised ValueError', cannot_score='returned None', hangs='took more than')
+FAILED = dict(raises='raised ValueError', nothing='returned None', hangs='took more than')
 LATE = 'is_answered_after_its_end', 'leaves_a_thread'
 
 
