@@ -15,7 +15,9 @@ from ding.utils import deep_merge_dicts, set_pkg_seed
 from torch.nn import functional as F
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
-from ding_common import ConfigError, ConfigFile, Rule, append_json, check_config, describe, read_main_config, run_file
+from ding_common import (
+    ConfigError, ConfigFile, Rule, append_json, check_config, config_errors, read_main_config, run_file
+)
 from ding_common.hub.language_model import build_reward_model
 
 from .base.problem import check_unanswered, is_prompt
@@ -138,11 +140,9 @@ def read_pairs(path: str, number: int) -> List[Pair]:
 
 
 def _pair(get: Callable[[int], Any], index: int, where: str) -> Pair:
-    try:
+    with config_errors(f'{where}: must have prompt, chosen and rejected'):
         given = get(index)
         pair = Pair(**{name: given[name] for name in Pair._fields}) if isinstance(given, dict) else Pair(*given)
-    except Exception as error:  # a user's function may raise anything
-        raise ConfigError(f'{where}: must have prompt, chosen and rejected ({describe(error)})') from error
     if not is_prompt(pair.prompt) or not isinstance(pair.chosen, str) or not isinstance(pair.rejected, str):
         raise ConfigError(f'{where}: prompt must be text or chat messages, chosen and rejected text: {pair!r:.200}')
     check_unanswered(pair.prompt, where)

@@ -7,7 +7,7 @@ from ding.utils import ENV_REGISTRY
 from easydict import EasyDict
 from gymnasium.spaces import Discrete, MultiDiscrete
 
-from ding_common import ConfigError, describe
+from ding_common import ConfigError, config_errors
 from ding_common.config.config_file import shipped_config, shipped_configs
 
 from .sources import SCRIPT
@@ -77,11 +77,8 @@ def of_gymnasium(env_id: str, model: Dict[str, Any]) -> Tuple[Configs, str]:
             if main_config.env.get('env_id') == env_id:
                 main_config.policy.model = EasyDict(model or main_config.policy.model)
                 return (main_config, create_config), f'defaults for {env_id}: those of the config {name}'
-    try:
-        with gymnasium.make(env_id) as env:
-            observation, action, spec = env.observation_space, env.action_space, env.spec
-    except Exception as error:  # gymnasium has many errors, and a user's environment any
-        raise ConfigError(f'GRPO(env={env_id!r}): cannot be created ({describe(error)}).') from error
+    with config_errors(f'GRPO(env={env_id!r}): cannot be created', '.'), gymnasium.make(env_id) as env:
+        observation, action, spec = env.observation_space, env.action_space, env.spec
     bar = spec.reward_threshold if spec is not None else None
     learn = dict(
         epoch_per_collect=10,

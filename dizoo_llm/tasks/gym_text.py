@@ -29,7 +29,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ding_common import MOST, ConfigError, Rule, describe, import_name, nearest
+from ding_common import MOST, ConfigError, Rule, config_errors, describe, import_name, nearest
 from dizoo_llm.base import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Turn
 from dizoo_llm.base.task import DividedTask, check_values
 
@@ -124,10 +124,8 @@ class GymTextTask(DividedTask, MultiTurnTask):
         if name is None and kind not in FACES:
             raise ConfigError(f"{where}: {id} has no shipped face, set 'module:Class'; {nearest(kind, FACES)}")
         found = FACES[kind] if name is None else import_name(name, 'env.task.face')
-        try:
+        with config_errors(f'{where}: cannot be created', '.'):
             face = found(_Game(self._pool).env) if inspect.signature(found).parameters else found()
-        except Exception as error:  # a user's class may raise anything
-            raise ConfigError(f'{where}: cannot be created ({describe(error)}).') from error
         for method in ('prompt', 'text', 'action'):
             if not callable(getattr(face, method, None)):
                 raise ConfigError(f'{where}: must be a class with the methods prompt, text and action; no {method}.')

@@ -15,7 +15,7 @@ import re
 import threading
 from typing import Any, Dict, Iterator, NamedTuple, Tuple
 
-from ding_common import MOST, ConfigError, Rule, describe, nearest
+from ding_common import MOST, ConfigError, Rule, config_errors, describe, nearest
 from dizoo_llm.base import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Turn
 from dizoo_llm.base.task import DividedTask, check_values
 
@@ -97,13 +97,11 @@ class TextArenaTask(DividedTask, MultiTurnTask):
         if not isinstance(env.state, textarena.SinglePlayerState):
             raise ConfigError(f'{where}: is a game of several players, must be one of a single player.')
         game, done = _Game(copy.deepcopy(env), 0), False
-        try:
+        with config_errors(f'{where}: the game does not work', '.'):
             for _ in range(TRIED):
                 done = done or game.step(INVALID)[-1]
             if done:
                 float(game.reward)
-        except Exception as error:
-            raise ConfigError(f'{where}: the game does not work ({describe(error)}).') from error
 
 
 class _Start(NamedTuple):

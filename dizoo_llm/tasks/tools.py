@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from transformers.utils import get_json_schema
 
-from ding_common import ConfigError, Rule, describe, import_name, nearest
+from ding_common import ConfigError, Rule, config_errors, import_name, nearest
 from dizoo_llm.base import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Task, Turn, create_task
 from dizoo_llm.base.task import check_values
 from dizoo_llm.data.rows import refuse_constant
@@ -162,11 +162,9 @@ def _check_function(function: Any, name: str) -> None:
     where = f'env.task.functions = {name!r}'
     if not inspect.isfunction(function):
         raise ConfigError(f'{where}: must be a function.')
-    try:
+    with config_errors(f'{where}: cannot be offered to a model', '.'):
         hints = typing.get_type_hints(function)
-        get_json_schema(function)
-    except Exception as error:  # of transformers, for a missing hint or description
-        raise ConfigError(f'{where}: cannot be offered to a model ({describe(error)}).') from error
+        get_json_schema(function)  # raises for a missing hint or description
     for key, parameter in inspect.signature(function).parameters.items():
         if hints[key] not in _KINDS or parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ConfigError(f'{where}: the argument {key} must have a name and the type int, float, str or bool.')

@@ -6,7 +6,7 @@ Environments of the package ``verifiers``, from 0.4 on (``verifiers.v1``), whose
 import copy
 from typing import Any, Dict, List, Optional, Tuple
 
-from ding_common import ConfigError, Rule, describe
+from ding_common import ConfigError, Rule, config_errors
 from dizoo_llm.base import TASK_REGISTRY
 from dizoo_llm.base.task import check_values
 
@@ -91,14 +91,12 @@ def _environment(id: str, config: Dict[str, Any]) -> Tuple[Any, str]:
         ) from error
     where = f'env.task.id = {id!r}, env.task.config = {config!r:.200}'
     config = {**copy.deepcopy(config), 'taskset': {**config.get('taskset', {}), 'id': id}}
-    try:
+    with config_errors(f'{where}: verifiers cannot load it', '.'):
         seats = agent_config_fields(vf.env_config_type(id, config.get('id', '')).model_construct())
         for name, agent in seats.items():
             config[name] = _here(config.get(name, {}), agent, vf.default_harness_id(id))
         env = vf.load_environment(vf.resolve_env_config(config))
         harnesses = {name: vf.load_harness(found) for name, found in env.config.agent_harnesses().items()}
-    except Exception as error:  # of a package of others
-        raise ConfigError(f'{where}: verifiers cannot load it ({describe(error)}).') from error
     for name, agent in agent_config_fields(env.config).items():
         if harnesses[name].EXECUTES_CODE and agent.runtime.type == 'subprocess':
             raise ConfigError(

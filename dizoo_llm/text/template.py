@@ -10,7 +10,7 @@ from typing import Any, Dict, List
 
 from transformers import PreTrainedTokenizerBase, tokenization_utils_base
 
-from ding_common import ConfigError, describe
+from ding_common import ConfigError, config_errors
 from dizoo_llm.servers import Raised, Servers
 
 from .tokenizer import ENCODING
@@ -82,13 +82,9 @@ def _ask(about: Any, *question: Any) -> Any:
 
 def _render(**arguments: Any) -> Any:
     """``transformers``' function of this name."""
-    try:
+    told = 'env.chat_options: what a chat template reads must be made of texts, numbers, lists and dicts'
+    with config_errors(told, '.'):
         packed = pickle.dumps(_plain(arguments))
-    except Exception as error:  # an object may raise anything
-        raise ConfigError(
-            'env.chat_options: what a chat template reads must be made of texts, numbers, lists and dicts '
-            f'({describe(error)}).'
-        ) from error
     return _ask(arguments['conversations'][0], 'render', packed)
 
 

@@ -25,7 +25,7 @@ from typing import Any, Dict, List, Optional
 
 from transformers.utils import get_json_schema
 
-from ding_common import ConfigError, Rule, describe
+from ding_common import ConfigError, Rule, config_errors
 from dizoo_llm.base import TASK_REGISTRY
 from dizoo_llm.base.problem import is_prompt
 from dizoo_llm.base.task import check_values
@@ -151,11 +151,7 @@ def _schemas(kind: type) -> List[Dict[str, Any]]:
         raise ConfigError(f'env.task.factory: {kind.__name__} has no method reset.')
     found = []
     for name, tool in tools_of(object.__new__(kind)).items():
-        try:
-            found.append(get_json_schema(tool))
-        except Exception as error:  # of transformers, for a missing hint or description
-            raise ConfigError(
-                f'env.task.factory: {kind.__name__}.{name} cannot be offered to a model ({describe(error)}). Methods '
-                'that are not tools begin with an underscore.'
-            ) from error
+        told = f'env.task.factory: {kind.__name__}.{name} cannot be offered to a model'
+        with config_errors(told, '. Methods that are not tools begin with an underscore.'):
+            found.append(get_json_schema(tool))  # raises for a missing hint or description
     return found
