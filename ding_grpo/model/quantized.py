@@ -8,11 +8,10 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ding_common import ConfigError
-from ding_grpo.rl_utils.log_probs.matrix_product import matrix_product
+from ding_grpo.rl_utils.log_probs.matrix_product import linear
 
 # Number of weights that share a scale in float32. '4bit' is NF4, '8bit' the dynamic type of bitsandbytes.
 BLOCKS = {'4bit': 64, '8bit': 256}
@@ -57,10 +56,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: QuantizedLinear) -> Tensor:
         ctx.layer = layer
-        weight = layer.wide().to(x.dtype)
-        if x.dtype is not torch.float32:
-            return F.linear(x, weight)
-        return matrix_product(x.flatten(0, -2), weight).unflatten(0, x.shape[:-1])
+        return linear(x, layer.wide().to(x.dtype))
 
     @staticmethod
     @once_differentiable
