@@ -105,26 +105,20 @@ def _select(x: Tensor, dim: int, index: Tensor, *copies: Tensor) -> Tensor:
 
 class _Select(torch.autograd.Function):
     """Select entries along a dimension. At most one copy of an entry counts, and the entry's gradient is that copy's.
-    ``counts``: places in the result of the copies that count, which are copies of ``entries``; None if all count."""
+    ``copies``: places in the result of the copies that count, and the entries that they are of; empty if all count."""
 
     @staticmethod
-    def forward(
-            ctx: Any,
-            x: Tensor,
-            dim: int,
-            index: Tensor,
-            counts: Optional[Tensor] = None,
-            entries: Optional[Tensor] = None
-    ) -> Tensor:
-        ctx.save_for_backward(index if counts is None else entries, counts)
+    def forward(ctx: Any, x: Tensor, dim: int, index: Tensor, *copies: Tensor) -> Tensor:
+        ctx.save_for_backward(*(copies or (index, )))
         ctx.dim, ctx.shape = dim, x.shape
         return x.index_select(dim, index)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
-        entries, counts = ctx.saved_tensors
-        given = grad if counts is None else grad.index_select(ctx.dim, counts)
-        return grad.new_zeros(ctx.shape).index_copy_(ctx.dim, entries, given), None, None, None, None
+        *counts, entries = ctx.saved_tensors
+        given = grad.index_select(ctx.dim, counts[0]) if counts else grad
+        of_x = grad.new_zeros(ctx.shape).index_copy_(ctx.dim, entries, given)
+        return of_x, *[None] * (len(ctx.needs_input_grad) - 1)
 
 
 def divide(sizes: Sequence[Tuple[int, ...]], cost: Callable[..., float]) -> List[List[int]]:

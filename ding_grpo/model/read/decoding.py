@@ -3,12 +3,10 @@ from abc import ABC, abstractmethod
 from typing import Any, List, Optional
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel
 
 from .growing import Growing
-from .output_head import OutputHead
 from .packed_row import read_packed
 from .prompts import SEGMENT, PromptBatch, PromptTree
 from .step_graph import StepGraph
@@ -35,22 +33,14 @@ class SharedDecoding(Decoding):
     """Keeps the keys and values of a prompt once for all its lines, and those of a common beginning once for all its
     prompts, see ``PromptTree``."""
 
-    def __init__(
-            self,
-            trunk: nn.Module,
-            head: OutputHead,
-            prompts: PromptBatch,
-            least: int = SEGMENT,
-            positions: Optional[int] = None,
-            graphs: bool = False
-    ) -> None:
-        self._trunk, self._head, self._positions = trunk, head, positions
+    def __init__(self, model: Any, prompts: PromptBatch, least: int = SEGMENT) -> None:
+        self._trunk, self._head, self._positions = model.trunk, model.output_head(), model.max_positions
+        self._graph, self._graphs = StepGraph(), model.uses_cuda_graphs
         tree = PromptTree.of(prompts, least)
-        self._growing = Growing(tree, head.weight.shape[1], fixed=graphs)
-        self._graph, self._graphs = StepGraph(), graphs
+        self._growing = Growing(tree, self._head.weight.shape[1], fixed=self._graphs)
         pack = self._growing.prompts
-        hidden = read_packed(trunk, pack.ids, pack.position, self._growing)  # (M, H)
-        self.logit = head.logits(hidden[pack.last])[tree.row]
+        hidden = read_packed(self._trunk, pack.ids, pack.position, self._growing)  # (M, H)
+        self.logit = self._head.logits(hidden[pack.last])[tree.row]
 
     def step(self, token: Tensor) -> Tensor:
         if self._growing.full:
@@ -92,15 +82,15 @@ class SharedDecoding(Decoding):
 class CachedDecoding(Decoding):
     """Uses the cache of ``transformers``, which is copied for each line of a prompt. Prompts are padded on the left."""
 
-    def __init__(self, lm: PreTrainedModel, tokens: int, prompts: PromptBatch, masked: bool = True) -> None:
-        """``tokens``: number of tokens that have logits. ``masked``: whether to pass mask and positions to the model.
-        Some architectures count positions themselves, and others miscount them, with or without padding."""
-        self._lm, self._tokens = lm, tokens
+    def __init__(self, model: Any, prompts: PromptBatch, masked: bool = True) -> None:
+        """``masked``: whether to pass mask and positions to the model. Some architectures count positions themselves,
+        and others miscount them, with or without padding."""
+        self._lm, self._tokens = model.lm, model.output_tokens
         self._cache = None
         self._mask: Optional[Tensor] = prompts.mask if masked else None
         logit = self._read(prompts.ids, logits_to_keep=1)
         if self._cache is None:
-            raise NoCache(f'{type(lm).__name__} has no key-value cache')
+            raise NoCache(f'{type(self._lm).__name__} has no key-value cache')
         self.logit = logit[prompts.row]
         self.keep(prompts.row)
 
@@ -130,7 +120,7 @@ class ByLengthDecoding(Decoding):
     """Reads prompts of equal length together, without padding, mask and positions. For architectures that ignore the
     mask or the positions."""
 
-    def __init__(self, lm: PreTrainedModel, tokens: int, prompts: PromptBatch) -> None:
+    def __init__(self, model: Any, prompts: PromptBatch) -> None:
         self._parts: List[CachedDecoding] = []
         self._lines: List[Tensor] = []  # of each part
         for length in prompts.length.unique().tolist():
@@ -140,7 +130,7 @@ class ByLengthDecoding(Decoding):
             ids = prompts.ids[of_length, -length:]
             part = PromptBatch(ids, torch.ones_like(ids), number[prompts.row[lines]])
             if len(lines):
-                self._parts.append(CachedDecoding(lm, tokens, part, masked=False))
+                self._parts.append(CachedDecoding(model, part, masked=False))
                 self._lines.append(lines)
         self.logit = self._join([part.logit for part in self._parts])
 
@@ -166,8 +156,8 @@ class RereadDecoding(Decoding):
     """Reads every row from its start for each token. For architectures without a cache from which rows can be
     continued. Rows are padded on the right, which does not affect a causal model."""
 
-    def __init__(self, lm: PreTrainedModel, tokens: int, prompts: PromptBatch) -> None:
-        self._lm, self._tokens = lm, tokens
+    def __init__(self, model: Any, prompts: PromptBatch) -> None:
+        self._lm, self._tokens = model.lm, model.output_tokens
         self._rows = [prompts.prompt(number) for number in range(len(prompts.ids))]
         logit = self._read()
         self._rows = [self._rows[number] for number in prompts.row.tolist()]
@@ -189,8 +179,6 @@ class RereadDecoding(Decoding):
 def start(model: Any, way: str, prompts: PromptBatch, least: int = SEGMENT) -> Decoding:
     """Let a ``CausalLM`` read prompts in one of ``WAYS``, to decode from there. For ``least`` see ``PromptTree.of``."""
     if way == SHARED:
-        return SharedDecoding(
-            model.trunk, model.output_head(), prompts, least, model.max_positions, model.uses_cuda_graphs
-        )
+        return SharedDecoding(model, prompts, least)
     kind = {PADDED: CachedDecoding, BY_LENGTH: ByLengthDecoding, REREAD: RereadDecoding}[way]
-    return kind(model.lm, model.output_tokens, prompts)
+    return kind(model, prompts)

@@ -108,13 +108,8 @@ def common_spans(prompts: Sequence[List[int]], least: int) -> List[Tuple[int, in
     if number < 2 or min(map(len, prompts)) < 2:
         return []
     # common tokens of neighbours; each prompt keeps a token of its own, whose hidden state predicts the completion
-    shared = np.array(
-        [
-            min(len(os.path.commonprefix(pair)),
-                len(pair[0]) - 1,
-                len(pair[1]) - 1) for pair in zip(prompts, prompts[1:])
-        ]
-    )
+    pairs = zip(prompts, prompts[1:])
+    shared = np.array([min(len(os.path.commonprefix([a, b])), len(a) - 1, len(b) - 1) for a, b in pairs])
     saved, start = np.zeros(number + 1), np.zeros(number + 1, dtype=int)  # of the first prompts
     for end in range(1, number + 1):
         # of spans that begin at 0, 1, ..., end - 1; the last is a prompt alone
