@@ -134,7 +134,7 @@ def _write_cards(engine: 'BaseLearner') -> None:  # noqa
 
 def draw_and_write(folder: str, run: str, updates: int) -> None:
     """As ``write_card``, with the curve of the run so far."""
-    draw_curves({_title(run): run}, os.path.join(folder, CURVE))
+    draw_curves({os.path.basename(os.path.normpath(run)): run}, os.path.join(folder, CURVE))
     write_card(folder, run, updates)
 
 
@@ -147,7 +147,7 @@ def write_card(folder: str, run: str, updates: int) -> None:
     found = [evaluated for evaluated in _evaluations(run) if evaluated.update <= updates]
     shown = os.path.exists(os.path.join(folder, CURVE))
     body = _BODY.format(
-        title=cell(_title(run)),
+        title=cell(main['exp_name']),
         base=cell(_base(main)),
         updates=updates,
         results=_table(_results(found)) if found else 'Not evaluated.',
@@ -159,10 +159,6 @@ def write_card(folder: str, run: str, updates: int) -> None:
     )
     metadata = _metadata(folder, main, [evaluated for evaluated in found[-1:] if evaluated.update == updates])
     ModelCard(f'---\n{metadata.to_yaml()}\n---\n\n{body}').save(os.path.join(folder, CARD))
-
-
-def _title(run: str) -> str:
-    return os.path.basename(os.path.normpath(run))
 
 
 def _evaluations(run: str) -> List[_Evaluated]:
