@@ -38,7 +38,7 @@ class Band:
         if order is not None:
             self.places, index = order[self.places], order[index]
         begin = int(self.places[0])
-        self._slice, self.end = slice(begin, begin + tokens), int(self.places.max()) + 1
+        self._slice = slice(begin, begin + tokens)
         self._whole = self.even and bool((self.places == begin + np.arange(tokens)).all())
         self.tokens, self._cell, self._index, self.length = _to(device, self.places, cells, index, length)
 
@@ -75,20 +75,18 @@ class Band:
 
 
 class Packed:
-    """Puts the tokens of several bands back into the order of the packed row. The bands contain no token twice, and
-    none before ``first``."""
+    """Puts the tokens of several bands, which contain no token twice, back into the order of the packed row."""
 
-    def __init__(self, bands: Sequence[Band], first: int = 0) -> None:
-        tokens = np.concatenate([band.places for band in bands]) - first
-        index = np.full(max(band.end for band in bands) - first, -1)
-        index[tokens] = np.arange(len(tokens))
-        self._index, = _to(bands[0].tokens.device, index[index >= 0])
-        self._sorted = bool((tokens[1:] > tokens[:-1]).all())
+    def __init__(self, bands: Sequence[Band]) -> None:
+        tokens = np.concatenate([band.places for band in bands])
+        self._index: Optional[Tensor] = None  # None if the bands have them in this order
+        if not (tokens[1:] > tokens[:-1]).all():
+            self._index = torch.from_numpy(tokens.argsort(kind='stable')).to(bands[0].tokens.device)
 
     def join(self, parts: List[Tensor]) -> Tensor:
         """The tokens of all bands, in the order of the packed row, from the results (tokens, *) of ``Band.take``."""
         x = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return x if self._sorted else _select(x, 0, self._index)
+        return x if self._index is None else _select(x, 0, self._index)
 
 
 def _to(device: torch.device, *arrays: np.ndarray) -> Tuple[Tensor, ...]:

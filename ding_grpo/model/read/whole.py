@@ -101,7 +101,7 @@ class _Above(NamedTuple):
         bands = [tuple(Band([x[i] for i in band], device) for x in (below, above)) for band in chosen]
         offsets = [torch.tensor([offset[i] for i in band], device=device) for band in chosen]
         first, end = below[0][0], sum(below[-1])
-        return cls(slice(first, end), bands, Packed([band for band, _ in bands], first), offsets)
+        return cls(slice(first, end), bands, Packed([band for band, _ in bands]), offsets)
 
     def join(self, parts: List[Tuple[Tensor, Tensor]], out: Tensor, lse: Tensor) -> Tuple[Tensor, Tensor]:
         """Join the attention of ``tokens`` to the segments above, results and normalisers for each of the bands, with
