@@ -66,15 +66,10 @@ class Scoring:
             if not Rule.number().holds(value):
                 raise ConfigError(f'env.reward_weights.{name} = {value!r}: must be {Rule.number().allowed}.')
             self.weights[name] = float(value)
-        where = f'env.task: {type(task).__name__}'
-        check_return_part(options['return_part'], self.weights, 'env.return_part')
-        check_return_part(task.return_part, self.weights, f'{where}.return_part')
-        if task.must_end and task.return_part is None:
-            raise ConfigError(
-                f'{where} has must_end = True, and no return_part, which would be 0 for a completion that is cut. Set '
-                'return_part.'
-            )
-        self.return_part = task.return_part if options['return_part'] is None else options['return_part']
+        of_task = options['return_part'] is None
+        self.return_part = task.return_part if of_task else options['return_part']
+        key = f'env.task: {type(task).__name__}.return_part' if of_task else 'env.return_part'
+        check_return_part(self.return_part, self.weights, key)
         self.in_batches = task.scores_batches or bool(self._models)
 
     def score(self, problem: Problem, completion: str) -> Union[Parts, TaskError]:

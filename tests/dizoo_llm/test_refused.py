@@ -146,7 +146,6 @@ ENVIRONMENTS = [
         dict(task=Prompts('a', return_part='rihgt')),
         r"Prompts.return_part = 'rihgt': must be a part of the .* \(right\)"
     ),
-    (dict(task=Prompts('a', must_end=True)), 'env.task: Prompts has must_end = True, and no return_part'),
     (MANY, 'env.max_prompt_length = None: the task has 40002 problems'),
 ]
 
