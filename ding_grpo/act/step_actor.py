@@ -89,6 +89,8 @@ class StepActor(Actor):
         """See ``Actor.sample``. ``check_for_steps`` refuses what needs ``enough`` and ``trees``."""
         seen = self.batch([*obs.values()])
         action, logp = self.act(seen, list(obs), row_keys, forced)
+        if row_keys is None:  # of evaluations, of which nothing is learned
+            return {i: dict(action=a) for i, a in zip(obs, self._to_space(action))}
         rows = zip(obs, self._to_space(action), action.unbind(0), logp.unbind(0), rows_of(seen))
         return {i: dict(action=a, taken=t, logp=p, seen=o) for i, a, t, p, o in rows}
 
