@@ -255,7 +255,7 @@ def has_ended(pid: int) -> bool:
         os.kill(pid, 0)
         with open(f'/proc/{pid}/stat', encoding='utf-8', errors='replace') as f:
             return f.read().rpartition(')')[2].split()[0] in 'ZX'
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):  # gone, or its number is that of another user's process by now
         return True
     except FileNotFoundError:
         return os.path.exists('/proc/self/stat')  # else it is not Linux

@@ -16,6 +16,7 @@ def find_sampling(cfg: Dict) -> Sampling:
     """The distribution of ``cfg``, the section ``policy.collect``. ``bind_sampling`` completes it: its ``logit_bias``
     are still pairs of a token (id or text) and a number, and its grammar is the user's function."""
     processors = processor_arguments(cfg.processors)
+    processors['logit_bias'] = processors.get('logit_bias') or None  # an empty one costs nothing
     name = processors.get('allowed_tokens')
     if name is not None:
         processors['allowed_tokens'] = grammar = import_name(name, PROCESSORS_KEY)

@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from torch import Tensor
 
-from ding_common import ConfigError, config_errors, import_name
+from ding_common import ConfigError, describe, import_name
 from ding_grpo.data.row_generators import RowKey
 from ding_grpo.rollout import Branching, Place, Tree, TreePlan
 
@@ -77,8 +77,10 @@ def place_of(cfg: Dict[str, Any]) -> Place:
 
 def _asked(function: Callable, name: str, text: str) -> bool:
     """What a user's function says of a text."""
-    with config_errors(f'{KEY} = {name!r}: the function failed', f' for {text[-40:]!r}.'):
+    try:
         return bool(function(text))
+    except Exception as error:  # a user's function may raise any exception
+        raise ConfigError(f'{KEY} = {name!r}: the function failed ({describe(error)}) for {text[-40:]!r}.') from error
 
 
 def _check(tree: Tree, lines: Dict[int, int], prompts: List[Tensor]) -> None:

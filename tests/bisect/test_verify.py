@@ -4,6 +4,8 @@ import shutil
 
 import pytest
 
+from ding_grpo.bisect.chain import read_chain
+from ding_grpo.bisect.find import parting
 from ding_grpo.branch.command import main as branch
 from ding_grpo.replay.command import main as replay
 from ding_grpo.sharing.config_file import config_text
@@ -135,3 +137,11 @@ def test_code_that_only_the_short_config_names_runs_only_if_it_is_trusted(run, o
     status, out = asked(command, 'b', *words)
     assert status > 0 and "create_config.policy.import_names = 'nobody'" in out and 'add --trust' in out
     assert not (own_folder / 'ran').exists()
+
+
+def test_chains_of_which_one_is_shorter(run, own_folder):
+    """Equal chains part nowhere, and the number of updates counts those of both."""
+    shutil.copytree(run, 'b')
+    rewrite('b', lines('b')[:3])
+    found = parting(read_chain(run), read_chain('b'), 0.)
+    assert found.update is None and found.same == 2

@@ -112,7 +112,7 @@ class TestGroupCollector:
             collector(manager, policy=policy).collect()
 
     def test_tables_of_completions_on_screen_and_in_the_file(self, collector, tmp_path, capsys):
-        made = collector()
+        made = collector(table_rows=1)
         capsys.readouterr()
         for update in (0, 1, 50):
             made.collect(train_iter=update)

@@ -163,6 +163,7 @@ def test_cpgd_without_a_drift_vanishes_with_the_advantage():
         ([dict(type='logit_bias', bias=[3])], 'must be a list of pairs'),
         ([dict(type='logit_bias', bias=[(1, float('nan'))])], 'a list of pairs'),
         ([dict(type='grammar')], "type = 'grammar': unknown processor; "),
+        ([dict(type='allowed_tokens')], "type = 'allowed_tokens': unknown processor; "),
         ([dict(type='min_p', p=.1), dict(type='min_p', p=.2)], 'there are two of them'),
     ]
 )

@@ -7,12 +7,12 @@ from random import Random
 import pytest
 import torch
 
-from ding_grpo.gradient_bench.estimate import Bench, estimates
+from ding_grpo.gradient_bench.estimate import Bench, estimate, estimates
 from ding_grpo.gradient_bench.growth import ByWholeRow, Branch, Groups, Growth
 from ding_grpo.gradient_bench.trees import METHODS, advantages, designs, run
 from ding_grpo.gradient_bench.world import END
 from ding_grpo.model import PromptBatch
-from ding_grpo.rl_utils import LOSS_PRESETS
+from ding_grpo.rl_utils import LOSS_PRESETS, tree_advantage
 from ding_grpo.rollout import Branching, EarlyStop, Sampling, Tree, TreePlan, generate
 from tests.gradient_bench.worlds import make
 
@@ -119,6 +119,37 @@ def test_tokens_since_the_last_place_are_those_of_the_sampler():
     assert found == pytest.approx(growth.all(1_000), abs=1e-12)
     both = Branch((1, 1), (Branch((1, 1), (Branch((0, )), Branch((1, )))), Branch((0, ))))
     assert both._replace(parts=tuple(sorted(both.parts))) in found
+
+
+@pytest.mark.parametrize('name', ['tokens [1]', 'sentences'])
+def test_a_gradient_by_the_sampler_alone(name):
+    """Of two trees with two rows each, from what ``generate`` samples, by autograd of the sum of A log pi."""
+    world, logits, _, _ = Bench(vocabulary=2).world(1)
+    logits.requires_grad_()
+    reward = {tuple(t[:int(n)]): float(r) for t, n, r in zip(world.token.tolist(), world.weight.sum(1), world.reward)}
+    logp, gradients, probability, cost = logits.log_softmax(-1), [], [], []
+    for group, p in sampled(logits.detach(), 3, designs(logits.detach(), 3, 2)[name], 4).items():
+        leader = torch.tensor([[*own, *[-1] * (3 - len(own))] for _, own in group])
+        return_ = torch.tensor([reward[tokens] for tokens, _ in group], dtype=torch.double)
+        adv = tree_advantage(return_, leader, torch.zeros(4, dtype=torch.long))
+        loss = sum(
+            adv[row, t] * logp[tokens[t - 1] if t else 0, tokens[t]] for row, (tokens, _) in enumerate(group)
+            for t in range(len(tokens))
+        )
+        gradients.append(torch.autograd.grad(loss / 4 / 3, logits, retain_graph=True)[0].flatten())
+        probability.append(p)
+        cost.append(len({(own[t], t) for _, own in group for t in range(len(own))}))
+    probability = torch.tensor(probability, dtype=torch.double)
+    true = torch.autograd.grad(world.expected_reward(logits), logits)[0].flatten()
+    expected = estimate(torch.stack(gradients), probability, true, True)
+    line = next(
+        line for line in run(Bench(vocabulary=2, group_sizes=(4, )), 1)
+        if (line['tree'], line['loss'], line['advantage']) == (name, 'dr_grpo', 'rloo')
+    )
+    assert expected.bias < 1e-9 and expected.scale == pytest.approx(1 / 3)
+    for key in ('scale', 'bias', 'cosine', 'noise', 'batch_cosine'):
+        assert line[key] == pytest.approx(getattr(expected, key), abs=1e-9)
+    assert line['tokens'] == pytest.approx((probability @ torch.tensor(cost, dtype=torch.double)).item())
 
 
 @pytest.fixture(scope='module')

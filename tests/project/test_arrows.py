@@ -68,8 +68,9 @@ def imports():
 def test_no_part_imports_from_one_after_it_or_of_the_other_package():
     own = {(part_of(a), part_of(b)) for a, b in imports() if b.split('.')[0] in PACKAGES}
     assert len(own) > 30
-    found = {(a, b) for a, b in own if ORDER.index(a) < ORDER.index(b) and not b.endswith('__init__')}
-    assert found == set()
+    found = {(a, b) for a, b in own if ORDER.index(a) < ORDER.index(b)}
+    assert {(a, b) for a, b in found if b != 'ding_grpo.__init__' or not a.startswith('ding_grpo.')} == set()
+    assert not {b for a, b in own if a == 'dizoo_llm.servers' and b != a}  # its programs run with -I
     assert not {(a, b) for a, b in own if 'ding_common' not in (a, b) and a.split('.')[0] != b.split('.')[0]}
 
 

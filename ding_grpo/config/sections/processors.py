@@ -31,7 +31,7 @@ def processor_arguments(processors: List[Dict[str, Any]]) -> Dict[str, Any]:
     found: Dict[str, Any] = {}
     for entry in processors:
         kind, field = entry['type'], 'allowed_tokens' if ':' in entry['type'] else entry['type']
-        if field not in ('allowed_tokens', *PROCESSORS):
+        if ':' not in kind and kind not in PROCESSORS:
             known = [*PROCESSORS, 'module:function']
             raise ConfigError(f'{PROCESSORS_KEY}: type = {kind!r}: unknown processor; {nearest(kind, known)}')
         if field in found:
