@@ -1,12 +1,17 @@
 """Smoke cases of the programs in benchmarks/, and of the command that runs them. None takes a measurement."""
 import os
+from types import SimpleNamespace
 
 import pytest
+import torch
 from ding.utils import POLICY_REGISTRY
 
 from benchmarks.__main__ import main
+from benchmarks.classic.evidence import digest, merged, table
 from benchmarks.comparison import loop
+from benchmarks.comparison.runs import Work
 from benchmarks.comparison.tasks import EVERY
+from benchmarks.demos.four_ways import TOKENS, Cost
 from benchmarks.programs import programs
 from tests.processes import python
 from tests.project.documents import ROOT, read
@@ -50,3 +55,34 @@ def test_an_update_is_measured():
     options = ('--threads', '1', '--only', 'L19_T16_G8', '--rounds', '1', '--no-write')
     done = python('-m', 'benchmarks.costs.limit', *options, folder=ROOT)
     assert done.returncode == 0 and '| L19_T16_G8 |' in done.stdout, done.stderr
+
+
+@pytest.mark.unittest
+def test_seeds_of_an_earlier_call_stay_in_the_record_while_their_settings_are_the_same():
+
+    def entry(*seeds, known=True):
+        runs = [
+            dict(side=side, attempt=0, seed=seed, conditions=0, evaluations=[[0, 0.1, 0.0], [5000, 0.95, 3.0]])
+            for seed in seeds for side in ('grpo', 'gae', 'ppo')
+        ]
+        for run in runs:
+            run['digest'] = digest(Work('minigrid_doorkey', run['side'], 0, run['seed'])) if known else 'other'
+        return dict(bar=0.9, budget=300_000, conditions=[str(seeds)], runs=runs)
+
+    found = merged('minigrid_doorkey', entry(0, 1), entry(1, 2))
+    of_runs = [(run['seed'], found['conditions'][run['conditions']]) for run in found['runs'] if run['side'] == 'ppo']
+    assert of_runs == [(0, '(0, 1)'), (1, '(1, 2)'), (2, '(1, 2)')]
+    assert table(dict(minigrid_doorkey=found)).count('| 3 of 3 | 5,000 (5,000 to 5,000) | 3.0 (3.0 to 3.0) |') == 3
+    assert {run['seed'] for run in merged('minigrid_doorkey', entry(0, known=False), entry(1))['runs']} == {1}
+
+
+@pytest.mark.unittest
+def test_tokens_that_rows_of_a_tree_share_count_once():
+    """Rows 0 and 1 share three tokens, the second of which is a reply. Rows 2 and 3 are of other groups."""
+    weight = torch.tensor([[1., 0., 1., 0.], [1., 0., 1., 1.], [1., 1., 0., 0.], [1., 1., 0., 0.]])
+    leader = torch.tensor([[0, 0, 0, -1], [0, 0, 0, 1], [0, 0, -1, -1], [0, 0, -1, -1]])
+    new, cost = SimpleNamespace(weight=weight, leader=leader, group=torch.tensor([5, 5, 6, 7])), Cost(None)
+    for leaders, tokens in ((leader, 3 + 2 + 2), (None, 2 + 3 + 2 + 2)):
+        new.leader, metrics = leaders, {}
+        cost.after(new, None, metrics)
+        assert metrics[TOKENS] == tokens
