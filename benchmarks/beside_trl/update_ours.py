@@ -206,7 +206,7 @@ def configs(folder: str, work: Dict[str, Any]) -> Tuple[EasyDict, EasyDict]:
         policy=dict(
             cuda=False,
             group_size=work['group_size'],
-            model=dict(pretrained=model),
+            model=dict(pretrained=model, autocast='bfloat16' if work.get('bf16', False) else None),
             learn=dict(),
             collect=dict(groups=work['groups']),
             eval=dict(evaluator=dict()),

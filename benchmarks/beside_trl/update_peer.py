@@ -107,7 +107,7 @@ def main(folder: str, threads: int) -> None:
         callbacks=[alternate],
         **more,
         args=GRPOConfig(
-            **PEER,
+            **dict(PEER, bf16=work.get('bf16', False)),
             output_dir=own_folder(),
             per_device_train_batch_size=at_a_time,
             gradient_accumulation_steps=rows // at_a_time,
