@@ -28,6 +28,7 @@ from ding_common import ConfigError, config_errors, describe, parallel
 from ding_common.content import check_content, taking
 from ding_common.processes.memory import memory_advice
 
+from .act.recurrent_actor import RecurrentActor
 from .act.step_actor import StepActor
 from .act.token_actor import TokenActor
 from .act.trees import Trees
@@ -43,12 +44,13 @@ from .data.token_rewards import with_token_rewards
 from .learn.advantage import Advantage
 from .learn.learning import Learning
 from .learn.observer import Observers
-from .model import CausalLM
+from .model import CausalLM, RecurrentVAC
 from .model.sharding import Sharding
 from .rl_utils import row_mean
 
 make_actor = singledispatch(StepActor)  # by the model's class
 make_actor.register(CausalLM, TokenActor.of)
+make_actor.register(RecurrentVAC, RecurrentActor)
 
 
 @POLICY_REGISTRY.register('grpo')
@@ -324,4 +326,5 @@ class GRPOPolicy(Policy):
         check_weights(self.whole_model, 'the checkpoint')
 
     def _reset_eval(self, data_id: Optional[List[int]] = None) -> None:
-        self.actor.forget(data_id)
+        with self.actor.evaluating():
+            self.actor.forget(data_id)

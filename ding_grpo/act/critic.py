@@ -62,10 +62,6 @@ class StepCritic(Critic):
     """The value head that a model such as ``vac`` contains. It has no weights of its own."""
     model = None
 
-    def forward(self, policy: nn.Module, obs: Any) -> Tensor:
-        """Values (M, ) of M observations."""
-        return policy(obs, mode='compute_critic')['value']
-
 
 def head_of(policy: nn.Module, critic: nn.Module) -> List[nn.Parameter]:
     """The parameters that only the values depend on, which ``value_warmup`` trains."""

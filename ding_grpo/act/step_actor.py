@@ -6,6 +6,7 @@ from typing import Any, ContextManager, Dict, Iterator, List, NamedTuple, Option
 import numpy as np
 import torch
 from ding.torch_utils import to_device
+from ding.torch_utils.network.rnn import LSTMForwardWrapper
 from torch import Tensor, nn
 
 from ding_common import ConfigError, describe
@@ -22,6 +23,7 @@ from .observations import MASK, as_tensors, batch_of, inputs_of, rows_of
 from .trees import Trees
 
 ROWS = 64  # of the trial that compares the model's modes: dropout must show
+_TRIAL = -1  # in place of an environment's number
 
 
 class StepActor(Actor):
@@ -61,9 +63,10 @@ class StepActor(Actor):
                 raise ConfigError(f'create_config.env: the environment has no {key}, which grpo reads.')
         observation = _sample(observations)
         try:
-            found = self._act(self.batch([observation]))
+            found = self._act(self.batch([observation]), [_TRIAL])
         except (RuntimeError, IndexError, TypeError) as error:
             raise ConfigError(_unread(self._model, observations, describe(error))) from error
+        self.forget([_TRIAL])
         self.exact = self._learns_as_it_samples(observation)
         if hasattr(actions, 'contains'):
             self._to_space = found.to_space(actions)
@@ -73,7 +76,8 @@ class StepActor(Actor):
         model, obs = copy.deepcopy(self._model), to_device(self.batch([observation] * ROWS), self._weight.device)
         try:
             with torch.no_grad(), self._own_random_numbers():
-                found = [self._forward(model.train(mode), inputs_of(obs)[0])['logit'] for mode in (False, True)]
+                inputs, length = inputs_of(obs)[0], torch.ones(ROWS, dtype=torch.long)
+                found = [self._forward(model.train(mode), inputs, length=length)['logit'] for mode in (False, True)]
         except ValueError:  # batch norm of one row
             return False
         return all(map(torch.equal, *map(_leaves, found)))
@@ -101,7 +105,7 @@ class StepActor(Actor):
             forced: Dict[int, Forced] = {}) -> Tuple[Tensor, Tensor]:
         """Actions (B, *) of a batch of observations on the CPU, of one environment each, and their log-probabilities
         (B, ). ``row_keys``: see ``sample``; None: the most probable actions."""
-        found = self._act(seen)
+        found = self._act(seen, env_ids)
         if row_keys is None:
             action = found.mode()
         else:
@@ -139,7 +143,8 @@ class StepActor(Actor):
         counted = batch.weight != 0  # (B, S)
         model.train(model is self._model and (self._learns or torch.is_grad_enabled()))
         inputs, mask = inputs_of(batch.obs)
-        output = self._forward(model, inputs, 'compute_actor' if wanted.critic is None else 'compute_actor_critic')
+        mode = 'compute_actor' if wanted.critic is None else 'compute_actor_critic'
+        output = self._forward(model, inputs, mode, batch.length)
         model.eval()
         found = self._distribution(output, mask)  # of the M steps that count
         of_steps = dict(logp=found.log_prob(batch.action[counted]), entropy=found.entropy())  # (M, ) each
@@ -186,26 +191,33 @@ class StepActor(Actor):
 
     def value(self, model: nn.Module, batch: Batch, critic: nn.Module) -> Tensor:
         counted = batch.weight != 0  # (B, S)
-        value = critic(model, inputs_of(batch.obs)[0])  # (M, )
+        value = self._forward(model, inputs_of(batch.obs)[0], 'compute_critic', batch.length)['value']  # (M, )
         return value.new_zeros(counted.shape).masked_scatter(counted, value)
 
     def final_value(self, model: nn.Module, batch: Batch, critic: nn.Module) -> Tensor:
         value = torch.zeros(len(batch), device=batch.weight.device)
         if batch.truncated.any():
             obs = map_tensors(lambda x: x[batch.truncated], batch.final_obs)
-            value[batch.truncated] = critic(model, inputs_of(obs)[0])
+            value[batch.truncated] = self._forward(model, inputs_of(obs)[0], 'compute_critic')['value']
         return value
 
     def memory_advice(self, cfg: Dict) -> str:
         return f'Use smaller mini-batches, now policy.learn.batch_groups = {cfg.learn.batch_groups}.'
 
     @torch.no_grad()
-    def _act(self, seen: Any) -> Distribution:
+    def _act(self, seen: Any, env_ids: List[int]) -> Distribution:
         """For a batch of observations on the CPU."""
         inputs, mask = inputs_of(to_device(seen, self._weight.device))
-        return self._distribution(self._forward(self._model, inputs), mask)
+        return self._distribution(self._next_step(inputs, env_ids), mask)
 
-    def _forward(self, model: nn.Module, inputs: Any, mode: str = 'compute_actor') -> Any:
+    def _next_step(self, inputs: Any, env_ids: List[int]) -> Any:
+        """What the model returns for the next step of the episodes of these environments."""
+        return self._forward(self._model, inputs)
+
+    def _forward(
+            self, model: nn.Module, inputs: Any, mode: str = 'compute_actor', length: Optional[Tensor] = None
+    ) -> Any:
+        """What a model returns for M steps. ``length`` (B, ), of whole rows, is for models with a memory."""
         return model(inputs, mode=mode) if hasattr(model, 'compute_actor') else model(inputs)
 
     def _distribution(self, output: Any, mask: Optional[Tensor]) -> Distribution:
@@ -231,8 +243,9 @@ def _unread(model: nn.Module, observations: Any, reason: str) -> str:
     name, shape = type(model).__name__, observations.shape
     of = f'of shape {shape}' if shape is not None else f'{observations}'
     told = f'policy.model.obs_shape: {name} does not read observations {of} ({reason})'
-    if any(isinstance(module, nn.RNNBase) or 'LSTM' in type(module).__name__ for module in model.modules()):
-        return f'{told}. grpo has no recurrent models of steps: stack observations (gymnasium.wrappers).'
+    memories = (nn.RNNBase, nn.RNNCellBase, LSTMForwardWrapper)  # of torch, of DI-engine
+    if any(isinstance(module, memories) for module in model.modules()):
+        return f"{told}. Of recurrent models, grpo trains policy.model.type = 'recurrent_vac'."
     if hasattr(observations, 'spaces'):
         return f"{told}. Flatten them: env.gymnasium_wrappers = ['gymnasium.wrappers:FlattenObservation']."
     return told

@@ -9,6 +9,7 @@ from torch import Tensor
 from ding_common.processes.ding_private import environments_of
 from ding_common.processes.memory import MemoryMeter, memory_advice
 from ding_grpo.act.observations import rows_of, split
+from ding_grpo.act.recurrent_actor import RecurrentActor
 from ding_grpo.act.step_actor import StepActor
 from ding_grpo.data.batch import map_tensors
 from ding_grpo.data.capability import collects_as_written, group_policy
@@ -42,7 +43,7 @@ def rows_together(manager: BaseEnvManager) -> Optional[Rows]:
 
 def make_player(env: BaseEnvManager, policy: NamedTuple, *others: Any) -> GroupPlayer:
     """The player for environments and a policy, see ``GroupPlayer``."""
-    steps = type(group_policy(policy).actor) is StepActor
+    steps = type(group_policy(policy).actor) in (StepActor, RecurrentActor)
     in_arrays = steps and collects_as_written(policy) and rows_together(env) is not None
     return (ArrayPlayer if in_arrays else GroupPlayer)(env, policy, *others)
 

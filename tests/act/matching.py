@@ -16,12 +16,14 @@ MODELS = dict(
     dict=dict(SHAPES, obs_shape=NUMBERS + 2),
     tuple=dict(SHAPES, obs_shape=NUMBERS + 2),
     image=dict(SHAPES, obs_shape=[1, 36, 36], encoder_hidden_size_list=[8, 16, 64]),
+    memory=dict(SHAPES, type='recurrent_vac'),
 )
 FLATTENED = ('dict', 'tuple')
 
 
 class Matching(gymnasium.Env):
-    """A number 0 to 3 is shown. Rewards lie in [0, 1]: a part for each part of the action that matches."""
+    """A number 0 to 3 is shown, for models with a memory in the first step alone. Rewards lie in [0, 1]: a part for
+    each part of the action that matches."""
 
     def __init__(self, kind):
         self.kind = kind
@@ -42,6 +44,8 @@ class Matching(gymnasium.Env):
         return self._see(), {}
 
     def _see(self):
+        if self.kind == 'memory' and self.taken > 0:
+            return np.zeros(NUMBERS, np.float32)
         self.shown = int(self.np_random.integers(NUMBERS))
         vector = np.eye(NUMBERS, dtype=np.float32)[self.shown]
         if self.kind == 'image':

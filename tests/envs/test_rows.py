@@ -110,11 +110,11 @@ def assert_same_runs(one, other, updates):
             np.testing.assert_equal(record, same)
 
 
-def run(kind, name, **changes):
+def run(kind, name, env={}, **changes):
     """An update with a kind of spaces, in the folder ``name``. Environments begin another group: 24 play 64 rows."""
     main, create = config(kind)
     main.update(exp_name=name)
-    main['env'].update(collector_env_num=24)
+    main['env'].update(env, collector_env_num=24)
     create.update(changes)
     main['policy']['learn']['learner'] = dict(hook=dict(save_ckpt_after_iter=1))
     serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
@@ -141,7 +141,7 @@ def test_a_process_without_groups(cartpoles):
     assert player.play([], 0, lambda number: None, {}, MemoryMeter('cpu')) == []
 
 
-@pytest.mark.parametrize('kind', brief(MODELS, ('several', 'hybrid', 'masked', 'dict', 'image')))
+@pytest.mark.parametrize('kind', brief(MODELS, ('several', 'hybrid', 'masked', 'dict', 'image', 'memory')))
 def test_together_as_step_by_step(kind):
     run(kind, 'together')
     run(kind, 'by_steps', policy=dict(type='grpo_by_steps', import_names=[__name__]))
@@ -182,6 +182,12 @@ def test_a_vector_environment_has_the_numbers_of_single_ones(mode, config):
     gymnasium_run('single', config)
     gymnasium_run('vector', config, manager=dict(mode=mode))
     assert_same_runs('single', 'vector', 2)
+
+
+def test_a_memory_in_a_vector_environment():
+    run('memory', 'single')
+    run('memory', 'vector', dict(manager=SYNC), env_manager=dict(type='vector'))
+    assert_same_runs('single', 'vector', 1)
 
 
 def test_a_vector_environment_resumes():

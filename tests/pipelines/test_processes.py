@@ -38,6 +38,8 @@ STEPS = dict(
     env=dict(collector_env_num=8, evaluator_env_num=2, n_evaluator_episode=2),
     policy=dict(group_size=4, learn=dict(learning_rate=1e-4, epoch_per_collect=1), collect=dict(groups=3)),
 )
+VALUES = dict(learn=dict(advantage='gae', extend_truncated=False), model=dict(type='recurrent_vac'))
+MEMORY = deep_merge_dicts(STEPS, dict(policy=VALUES))
 ANCHOR = dict(batch_groups=3, epoch_per_collect=2, advantage='anchor', learning_rate=1e-3, micro_batch_tokens=60)
 TURNS = dict(TOKENS, policy=dict(TOKENS['policy'], learn=ANCHOR))
 AGENTS = deep_merge_dicts(TOKENS, dict(env=GUESSES))  # episodes of several texts
@@ -136,6 +138,7 @@ class TestTwoProcesses:
             long('think_answer_grpo', AGENTS, 'serial_onpolicy', Run, id='agents'),
             long('think_answer_grpo', SELF, 'serial_onpolicy', Run, id='self_distillation'),
             long('cartpole_grpo', STEPS, 'serial_onpolicy', Run, id='steps'),
+            long('cartpole_grpo', MEMORY, 'serial_onpolicy', Run, id='memory'),
             pytest.param('think_answer_grpo_serial', BUFFER, 'serial', Run, id='replay_buffer'),
         ]
     )

@@ -133,6 +133,12 @@ def noisy():
     return main, create
 
 
+def memory():
+    main, create = steps(dict(advantage='gae', extend_truncated=False))
+    main.policy.model = dict(main.policy.model, type='recurrent_vac', memory='lstm')
+    return main, create
+
+
 REFERENCE = dict(kl=dict(beta=1, ref_sync_freq=3, ref_sync_mixup=0.5, target=1e-4, horizon=20))
 RUNS = dict(
     tokens=tokens,
@@ -149,6 +155,7 @@ RUNS = dict(
     teacher=teacher,
     value_head=lambda: steps(dict(advantage='gae', extend_truncated=False, critic=dict(value_norm=True))),
     noisy=noisy,
+    memory=memory,
 )
 
 

@@ -17,8 +17,8 @@ from tests.run.configs import RUNS, pipeline, tokens
 from tests.runs import evaluated, evaluations, metrics, state, train
 from tests.same import same
 
-ALWAYS = ('tokens', 'curriculum', 'replay_buffer', 'stale', 'noisy', 'agents')
-SHORT = ('stale', 'noisy', 'agents')  # whose states are complete after two updates
+ALWAYS = ('tokens', 'curriculum', 'replay_buffer', 'stale', 'noisy', 'agents', 'memory')
+SHORT = ('stale', 'noisy', 'agents', 'memory')  # whose states are complete after two updates
 # resumed after it was resumed; ``tokens`` also after it was finished
 STOPS = dict(tokens=[2, 4, 4, 6], reference=[2, 4, 6], replay_buffer=[2, 4, 6], **dict.fromkeys(SHORT, [2, 4]))
 
