@@ -1,5 +1,4 @@
 """A model with a memory: learning reads whole episodes, and computes what sampling has computed step by step."""
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -57,7 +56,8 @@ def uneven(policy):
 
 class TestReading:
 
-    @pytest.mark.parametrize('memory, kind', itertools.product(MEMORIES, KINDS))
+    @pytest.mark.parametrize('kind', KINDS)
+    @pytest.mark.parametrize('memory', MEMORIES)
     def test_log_probabilities_are_those_of_a_plain_loop(self, memory, kind):
         policy = recurrent(KINDS[kind], memory, **CRITIC)
         batch = uneven(policy)

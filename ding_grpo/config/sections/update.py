@@ -16,7 +16,8 @@ UPDATE = dict(
     # (int) Groups in a mini-batch. If equal to ``collect.groups``, each epoch takes one optimizer step.
     batch_groups=Key(8, COUNT),
     # (Optional[int]) Steps in a mini-batch, drawn from all groups of the update, instead of ``batch_groups`` groups.
-    # For long episodes: the policy learns more from each collect. Not available for language models.
+    # For long episodes: the policy learns more from each collect. Not available for language models and
+    # models with a memory.
     batch_steps=optional(COUNT),
     # (Optional[int]) Maximum number of tokens, of prompts and completions, that learning reads at a time. Larger
     # mini-batches are divided and their gradients accumulated. It changes memory, not results. Lower it when out
