@@ -14,6 +14,7 @@ from ding_grpo.config.checks import check_for_steps
 from ding_grpo.data.batch import Batch, map_tensors
 from ding_grpo.data.diagnose import check_sampled
 from ding_grpo.data.row_generators import RowKey
+from ding_grpo.model import RecurrentVAC
 
 from .actor import Actor, Forced, Reading, Wanted
 from .critic import StepCritic
@@ -244,7 +245,7 @@ def _unread(model: nn.Module, observations: Any, reason: str) -> str:
     of = f'of shape {shape}' if shape is not None else f'{observations}'
     told = f'policy.model.obs_shape: {name} does not read observations {of} ({reason})'
     memories = (nn.RNNBase, nn.RNNCellBase, LSTMForwardWrapper)  # of torch, of DI-engine
-    if any(isinstance(module, memories) for module in model.modules()):
+    if not isinstance(model, RecurrentVAC) and any(isinstance(module, memories) for module in model.modules()):
         return f"{told}. Of recurrent models, grpo trains policy.model.type = 'recurrent_vac'."
     if hasattr(observations, 'spaces'):
         return f"{told}. Flatten them: env.gymnasium_wrappers = ['gymnasium.wrappers:FlattenObservation']."

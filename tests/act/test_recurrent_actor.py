@@ -187,6 +187,11 @@ class TestRefusals:
         with pytest.raises(ConfigError, match=r"DRQN does not read .*grpo trains policy.model.type = 'recurrent_vac'"):
             policy.bind(None, (Box(-1, 1, (3, )), Discrete(4)))
 
+    def test_observations_of_another_shape(self):
+        with pytest.raises(ConfigError, match='obs_shape: RecurrentVAC does not read observations of shape') as caught:
+            recurrent().bind(None, (Box(-1, 1, (4, )), Discrete(4)))
+        assert 'grpo trains' not in str(caught.value)  # this model is the way out for others
+
     @pytest.mark.envtest
     def test_ppo_would_learn_without_the_memory(self, own_folder):
         main, create = load('cartpole_ppo', exp_name='run', policy=dict(model=dict(type='recurrent_vac')))
