@@ -3,6 +3,7 @@ Runs of ``grpo`` that DI-engine's own pipelines build. The bare ``ding`` command
 They make the policy first; from then on, until they make their commander, they make this package's parts. The commander
 runs the whole loop in its first step, and then lets the evaluator say that the run has ended.
 """
+import sys
 from typing import Any, Dict, List, Tuple
 
 import click
@@ -22,10 +23,24 @@ from ding_grpo.policy import GRPOPolicy
 from ding_grpo.run.around import around_run, replaced
 from ding_grpo.run.parts import Limits, Parts
 
+from .refusals import refusal
+
+PIPELINES = ('ding.entry.serial_entry', 'ding.entry.serial_entry_onpolicy')
+
 
 @POLICY_REGISTRY.register('grpo_command')
 class GRPOCommandModePolicy(GRPOPolicy, DummyCommandModePolicy):
     """``grpo`` under the name that DI-engine's own serial pipelines use."""
+
+    @classmethod
+    def default_config(cls) -> EasyDict:
+        """Each pipeline of DI-engine reads it before all else, by ``compile_config``."""
+        compiling = sys._getframe(1)
+        pipeline = compiling.f_back
+        place = pipeline.f_globals['__name__']
+        if compiling.f_code.co_name == 'compile_config' and place.startswith('ding.entry.') and place not in PIPELINES:
+            raise refusal(pipeline.f_code.co_name)
+        return super().default_config()
 
     def __init__(self, *args, **kwargs) -> None:
         take_over()

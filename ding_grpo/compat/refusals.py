@@ -44,11 +44,16 @@ def check_mode(name: str, configs: Any) -> None:
     """Raise a ``ConfigError`` if configs are of grpo, and a mode or a pipeline cannot train it."""
     policies = [part.get('policy', {}) for part in configs] if isinstance(configs, (list, tuple)) else []
     if name not in MODES and any(is_grpo(str(policy.get('type'))) for policy in policies):
-        raise ConfigError(
-            f'{name}: grpo learns from whole groups that its own weights have just sampled. Use ding -m '
-            'serial_onpolicy, or -m serial with a replay buffer; ditask for several processes '
-            '(examples/middleware.py).'
-        )
+        raise refusal(name)
+
+
+def refusal(name: str) -> ConfigError:
+    """The error for a mode or a pipeline that cannot train grpo."""
+    return ConfigError(
+        f'{name}: grpo learns from whole groups that its own weights have just sampled. Use ding -m '
+        'serial_onpolicy, or -m serial with a replay buffer; ditask for several processes '
+        '(examples/middleware.py).'
+    )
 
 
 def refuse_groups(module: ModuleType) -> None:
