@@ -192,7 +192,7 @@ $(TRL)/.installed:
 	$(call install,$(TRL)) $(TRL_PACKAGES)
 	@touch $@
 
-SB3_PACKAGES ?= stable-baselines3==2.9.2 gymnasium==1.4.0 box2d==2.3.10 torch==2.12.1
+SB3_PACKAGES ?= stable-baselines3==2.9.2 gymnasium==1.4.0 box2d==2.3.10 pygame-ce==2.5.8 torch==2.12.1
 $(SB3)/.installed:
 	@echo "== virtual environment $(SB3) with Stable-Baselines3"
 	$(call environment,$(SB3))
