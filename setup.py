@@ -42,7 +42,7 @@ setup(
     ],
     extras_require={
         'agents': ['openai>=1.40', 'aiohttp>=3.9'],
-        'atari': ['gymnasium[atari]'],
+        'atari': ['gymnasium[atari]', 'opencv-python-headless<4.12'],  # later ones need numpy 2
         'box2d': ['gymnasium[box2d]'],
         'datasets': ['datasets<5.1', 'pyarrow<22'],  # later ones need pyarrow 22
         # `make docs` installs these alone, without torch.

@@ -1,3 +1,4 @@
+import sys
 from contextlib import nullcontext
 from importlib.util import find_spec
 
@@ -193,3 +194,10 @@ def test_a_package_that_is_missing(package, env_id, extra):
         pytest.skip(f'{package} is installed')
     with pytest.raises(ConfigError, match=rf"env.env_id = '{env_id}'.* pip install '.\[{extra}\]' in the clone"):
         GymnasiumEnv(dict(env_id=env_id))
+
+
+@pytest.mark.parametrize('wrappers', ['atari_default', [dict(type='warp_frame'), dict(type='eval_episode_return')]])
+def test_pictures_are_resized_by_a_package_of_the_extra(monkeypatch, wrappers):
+    monkeypatch.setitem(sys.modules, 'cv2', None)
+    with pytest.raises(ConfigError, match=r"env.env_wrapper = .*: needs the extra: pip install '.\[atari\]' in"):
+        GymnasiumEnv(dict(env_id='CartPole-v1', env_wrapper=wrappers))
