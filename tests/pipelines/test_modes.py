@@ -1,6 +1,7 @@
 """What ``ding``'s other mode and its options do with this plugin's configs."""
 import glob
 import os
+import re
 import runpy
 import shutil
 
@@ -52,6 +53,19 @@ def test_eval_finds_what_training_found(ding, monkeypatch, name):
     assert found['eval_episode_return'] == best['eval_episode_return']
     assert f'evaluation  return {found["eval_episode_return"]:.3f}' in out and 'Eval is over!' in out
     assert found.get('completions') == best.get('completions')
+
+
+@pytest.mark.parametrize('name', ['cartpole_grpo', long('cartpole_ppo')])
+def test_eval_films_each_episode(ding, name):
+    clip = pytest.importorskip('moviepy').VideoFileClip
+    ding(name, '-m', 'serial_onpolicy', '--train-iter', '1', '-s', '3')
+    out = ding(name, '-m', 'eval', '-s', '3', '--load-path', 'run/ckpt/ckpt_best.pth.tar', '--replay-path', 'video')
+    steps = 3 * float(re.search(r'evaluation  return ([0-9.]+)', out).group(1))
+    frames = []
+    for path in glob.glob('video/*.mp4'):
+        with clip(path) as film:
+            frames.append(film.n_frames)
+    assert len(frames) == 3 and sum(frames) == pytest.approx(steps + 3, abs=0.01)  # of each step, and of the start
 
 
 class Code:
