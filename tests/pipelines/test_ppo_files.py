@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM
 
 from ding_common import ConfigError
 from tests.pipelines.plain import completed
-from tests.runs import each_update, evaluated, evaluations, metrics, state, train
+from tests.runs import each_update, evaluated, evaluations, metrics, state, tensorboard, train
 from tests.same import same
 from tests.shipped import small
 
@@ -69,6 +69,17 @@ def test_a_config_that_names_the_hook_has_it_once():
     report = dict(name='report', type='grpo_report', position='before_run', priority=90, ext_args=dict(export=False))
     finished('think_answer_ppo', learner=dict(hook=dict(report=report)))
     assert len(metrics()) == 2 and not os.path.exists('run/model')
+
+
+def test_numbers_of_one_meaning_have_one_tag_in_tensorboard():
+    policy = dict(collect=dict(n_sample=64, collector=dict(collect_print_freq=1)), learn=dict(epoch_per_collect=1))
+    train(small('cartpole_ppo', env=dict(collector_env_num=4), policy=policy), 4, batch_size=32)
+    train(small('cartpole_grpo'), 1, name='grpo')
+    of_ppo, of_grpo = ({tag: value for tag, _, value in tensorboard(run)} for run in ('run', 'grpo'))
+    update, = metrics('grpo')
+    expected = {'learner_iter/entropy_loss_avg': 'entropy', 'collector_iter/train_sample_count': 'envstep'}
+    assert set(expected) <= set(of_ppo)
+    assert {tag: of_grpo[tag] for tag in expected} == {t: pytest.approx(update[n]) for t, n in expected.items()}
 
 
 def test_grpo_starts_with_the_weights_of_ppo_also_as_the_reference(capfd):
