@@ -65,7 +65,7 @@ class _Part:
         if len(self.known) > 0.75 * len(self.env_ids):
             return self
         stay = sorted(self.known)
-        self.decoding.keep(torch.tensor(stay, device=self.decoding.logit.device))
+        self.decoding.keep(torch.tensor(stay))
         known = {line: self.known[old] for line, old in enumerate(stay)}
         return _Part(self.decoding, [self.env_ids[i] for i in stay], [self.starts[i] for i in stay], known)
 
@@ -118,7 +118,7 @@ class _Turn(Decoding):
         return self._join(found)
 
     def keep(self, lines: Tensor) -> None:
-        self._set([self._live[i] for i in lines.tolist()], lines.device)
+        self._set([self._live[i] for i in lines.tolist()], self.logit.device)
 
     def _set(self, live: List[Tuple[_Part, int]], device: torch.device) -> None:
         """Of each part with rows that still grow: the part, its lines, and their rows among those that still grow."""

@@ -1,10 +1,11 @@
 """
-Norms and gated units of an architecture with fewer operations. On a GPU a norm is one launch. On a CPU both have the
-bits of the architecture's own operations; backward they write to memory less often, and they keep less of it.
+Norms, gated units and rotary embeddings of an architecture with fewer operations. On a GPU a norm is one launch. All
+others have the bits of the architecture's own operations; backward they write to memory less often, and they keep less
+of it. A rotary embedding is fused on a GPU without a gradient, as in sampling.
 """
-from functools import lru_cache
-from inspect import Parameter, signature
-from typing import Any, Optional, Tuple, Type
+from functools import lru_cache, partial
+from inspect import Parameter, signature, unwrap
+from typing import Any, Callable, Optional, Tuple, Type
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +13,15 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 from torch.nn import functional as F
 
+ROTATE = 'apply_rotary_pos_emb'  # the function that attentions of transformers call
+
 
 def fuse(module: nn.Module) -> None:
     """Let the layers inside a module that compute the same as one of these compute it this way. Parameters and their
     names do not change."""
     for layer in module.modules() if not any(p.is_meta for p in module.parameters()) else ():  # which has no numbers
-        for kind in (_Norm, _GatedUnit):
-            if _takes_one(layer) and kind.is_like(layer):
+        for kind in (_Norm, _GatedUnit) if _takes_one(layer) else (_Attention, ):
+            if kind.is_like(layer):
                 layer.__class__ = _fused(kind, type(layer))
 
 
@@ -126,3 +129,58 @@ class _Gate(torch.autograd.Function):
         of_gate = grad * value
         torch.ops.aten.silu_backward.grad_input(of_gate, gate, grad_input=of_gate)
         return of_gate, F.silu(gate).mul_(grad)
+
+
+class _Attention(nn.Module):
+    """An attention with another function for the rotary embedding, while it runs."""
+    own_rotation: Callable
+
+    @staticmethod
+    def is_like(layer: nn.Module) -> bool:
+        """Whether ``_turned`` has the result of the architecture's function on a few numbers of each type."""
+        forward = unwrap(type(layer).forward)
+        own = forward.__globals__.get(ROTATE) if ROTATE in forward.__code__.co_names else None
+        if own is None or [*signature(own).parameters] != ['q', 'k', 'cos', 'sin', 'unsqueeze_dim']:
+            return False
+        x = torch.linspace(-2, 3, 96).view(1, 6, 2, 8)
+        for kind, of_angles in ((torch.float32, ) * 2, (torch.bfloat16, ) * 2, (torch.bfloat16, torch.float32)):
+            given = x[:, :3].to(kind), x[:, 3:4].to(kind), *x[0, 4:, None].to(of_angles)
+            results = zip(own(*given), _turned(*given))
+            if not all(wanted.dtype is found.dtype and torch.equal(wanted, found) for wanted, found in results):
+                return False
+        layer.own_rotation = own
+        return True
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled():
+            return super().forward(*args, **kwargs)
+        names = unwrap(super().forward).__globals__
+        names[ROTATE] = partial(_rotated, self.own_rotation)
+        try:
+            return super().forward(*args, **kwargs)
+        finally:
+            names[ROTATE] = self.own_rotation
+
+
+def _rotated(own: Callable,
+             q: Tensor,
+             k: Tensor,
+             cos: Tensor,
+             sin: Tensor,
+             unsqueeze_dim: int = 1) -> Tuple[Tensor, Tensor]:
+    if not q.is_cuda or unsqueeze_dim != 1 or q.shape[-1] != cos.shape[-1]:  # or it turns a part of each head
+        return own(q, k, cos, sin, unsqueeze_dim)
+    return _turned(q, k, cos, sin)
+
+
+def _turned(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Tuple[Tensor, Tensor]:
+    """Rotary embedding of q (B, H, N, D) and k (B, K, N, D) by angles (B, N, D), in three launches; another for all
+    layers."""
+    turn = getattr(cos, 'turn', None)
+    if turn is None:
+        (c, d), (s, t) = cos.chunk(2, -1), sin.chunk(2, -1)
+        turn = torch.stack([c, -s, t, d], -2).unflatten(-2, (2, 2)).unsqueeze(2)  # (B, N, 1, 2, 2, D / 2)
+        cos.turn = turn
+    x = torch.cat([q.transpose(1, 2), k.transpose(1, 2)], 2).unflatten(-1, (1, 2, -1))  # (B, N, H + K, 1, 2, D / 2)
+    turned = (x * turn).sum(-2).flatten(-2).transpose(1, 2)  # (B, H + K, N, D)
+    return turned.split([q.shape[1], k.shape[1]], 1)

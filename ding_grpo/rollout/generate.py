@@ -71,31 +71,35 @@ def generate(
             seen, allowed = prefixes.rules(found.action, t, live, running, lines.first)  # (L, V), as the logits
             places = enumerate(live.tolist()) if forced else ()
             forced_now = {i: forced[row, t] for i, row in places if (row, t) in forced}
-            numbers = None if uniform is None else uniform[live, t]
+            numbers = None if uniform is None else uniform[:, t]
             token, logp, kept = _next(lines, sampling, seen, allowed, numbers, forced_now)
             if branching is not None and branching.shared:
                 lead = branching.leaders(t, live, running, lambda: lines.of_rows(lines.logit), found.action)
                 token, logp, kept = (x if x is None else x[lead] for x in (token, logp, kept))
             found.add(t, live, running, token, logp, kept)
-            running &= ~torch.isin(token, eos)
+            if t + 1 == max_new_tokens:
+                break
+            running &= torch.isin(token, eos, invert=True)
             if limit is not None:
-                running &= found.length[live] < limit[live]
+                running &= limit[live] > t + 1
             if ends is not None:
                 said = torch.cat([running.unsqueeze(1), found.action[live, :t + 1]], dim=1).tolist()  # waits once
                 running = torch.tensor([bool(runs) and not ends(tokens) for runs, *tokens in said], device=device)
-            if early_stop is not None and t + 1 < max_new_tokens:
+            if early_stop is not None:
                 running = early_stop.after_token(live, running)
-            number = int(running.sum())  # of what a token computes, a GPU sends only this to the CPU
-            if t + 1 == max_new_tokens or number == 0:
+            stay = lines.staying(token, running)
+            if not stay:
                 break
-            if lines.merged or number <= 0.75 * len(running):  # copying keys pays off only if enough rows have ended
-                stay = running.nonzero().squeeze(-1)
+            # copying keys pays off only if enough rows have ended
+            if len(stay) < len(running) and (lines.merged or len(stay) <= 0.75 * len(running)):
                 lines.keep(stay)
-                prefixes.keep(stay)
-                live, token, running = live[stay], token[stay], running[stay]
+                rows_left = torch.tensor(stay, device=device)
+                prefixes.keep(rows_left)
+                live, token, running = live[rows_left], token[rows_left], running[rows_left]
+                uniform = None if uniform is None else uniform[rows_left]
             prefixes.add(token)
             lines.step(token)
-    return found.rollout()
+    return found.rollout(t + 1)
 
 
 def _next(
@@ -121,7 +125,7 @@ class _Completions:
 
     def __init__(self, rows: int, most: int, dtype: torch.dtype, device: torch.device) -> None:
         self.action = torch.full((rows, most), -1, dtype=torch.long, device=device)
-        self.length = torch.zeros(rows, dtype=torch.long, device=device)
+        self._none = self.action.new_tensor(-1)
         self._logp = torch.zeros(rows, most, dtype=dtype, device=device)
         self._kept_ids: List[Tensor] = []
         self._kept_sets: List[KeptSets] = []
@@ -129,20 +133,21 @@ class _Completions:
 
     def add(self, t: int, live: Tensor, running: Tensor, token: Tensor, logp: Tensor, kept: Optional[Tensor]) -> None:
         """Append a token to the rows ``live[running]``."""
-        self.action[live, t] = torch.where(running, token, -1)
-        self.length[live] += running
-        self._logp[live, t] = torch.where(running, logp, 0).to(self._logp.dtype)
+        self.action[live, t] = torch.where(running, token, self._none)
+        self._logp[live, t] = logp.to(self._logp.dtype)
         if kept is not None and kept.dtype == torch.bool:
             self._kept_sets.append(KeptSets.of(kept[running]))
             self._rows_of_sets.append(live[running])
         elif kept is not None:
-            ids = kept.new_full((len(self.length), kept.shape[-1]), -1)
+            ids = kept.new_full((len(self.action), kept.shape[-1]), -1)
             ids[live] = torch.where(running.unsqueeze(-1), kept, -1)
             self._kept_ids.append(ids)
 
-    def rollout(self) -> Rollout:
-        longest = int(self.length.max())
+    def rollout(self, longest: int) -> Rollout:
+        """``longest``: number of tokens of the longest row."""
+        ended = self.action[:, :longest] < 0
         kept = torch.stack(self._kept_ids, dim=1) if self._kept_ids else None  # (B, T, K)
         if self._kept_sets:
-            kept = KeptSets.join(self._kept_sets, self._rows_of_sets, len(self.length))
-        return Rollout(self.action[:, :longest], self.length, self._logp[:, :longest], kept)
+            kept = KeptSets.join(self._kept_sets, self._rows_of_sets, len(self.action))
+        logp = self._logp[:, :longest].masked_fill(ended, 0)
+        return Rollout(self.action[:, :longest], longest - ended.sum(1), logp, kept)

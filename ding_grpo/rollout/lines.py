@@ -1,6 +1,7 @@
 """Rows that have the same prompt and the same tokens so far are decoded once."""
-from typing import NamedTuple, Optional
+from typing import List, NamedTuple, Optional
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,12 +36,18 @@ class Lines:
         """Of each line, (L, *), to that of each row, (b, *)."""
         return x if x is None or not self.merged else x[self.row]
 
-    def keep(self, rows: Tensor) -> None:
-        """Continue with the given rows only."""
-        if self.merged:
-            self.row = self.row[rows]  # lines that have no row leave with the next step
+    def staying(self, token: Tensor, running: Tensor) -> List[int]:
+        """The rows that go on after their next token, given these (b, ) each. Of what a token computes, a GPU sends
+        only this to the CPU, and once: what it is and where rows are while they share lines."""
+        runs, *self._said = torch.stack([running, token, self.row] if self.merged else [running]).tolist()
+        return [row for row, goes_on in enumerate(runs) if goes_on]
+
+    def keep(self, rows: List[int]) -> None:
+        """Continue with the given rows only, between ``staying`` and ``step``."""
+        if self.merged:  # lines that have no row leave with the next step
+            self._said = [[x[row] for row in rows] for x in self._said]
         else:
-            self._decoding.keep(rows)
+            self._decoding.keep(torch.tensor(rows))
 
     def step(self, token: Tensor) -> None:
         """Append a token to each row, (b, )."""
@@ -50,13 +57,12 @@ class Lines:
 
     def _divide(self, token: Tensor) -> Tensor:
         """Make rows of a line that have sampled different tokens different lines; the token of each line."""
-        vocabulary, before = self.logit.shape[1], torch.arange(len(self.logit), device=token.device)
-        pair, row = torch.unique(self.row * vocabulary + token, return_inverse=True)
-        self.merged = len(pair) <= MERGED * len(token)
+        tokens, parent = map(np.array, self._said)
+        pair, row = np.unique(parent * self.logit.shape[1] + tokens, return_inverse=True)
+        self.merged, self.row = len(pair) <= MERGED * len(token), None
         if self.merged:
-            parent, token, self.row = pair // vocabulary, pair % vocabulary, row
-        else:
-            parent, self.row = self.row, None
-        if not torch.equal(parent, before):
-            self._decoding.keep(parent)
+            parent, tokens = np.divmod(pair, self.logit.shape[1])
+            self.row, token = (torch.from_numpy(x).to(token.device) for x in (row, tokens))
+        if not np.array_equal(parent, range(len(self.logit))):
+            self._decoding.keep(torch.from_numpy(parent))
         return token

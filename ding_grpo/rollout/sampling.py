@@ -133,24 +133,31 @@ def draw(logit: Tensor, uniform: Tensor, line: Optional[Tensor] = None) -> Tuple
         up_to = mass.cumsum(-1, dtype=torch.double)
         up_to = up_to if line is None else up_to[line]  # (B, K)
         total = up_to[:, -1]
-        point = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
+        point = torch.minimum(uniform * total, torch.nextafter(total, uniform))  # the total is at least 1
         index = torch.searchsorted(up_to, point.unsqueeze(1), right=True).clamp_(max=mass.shape[1] - 1)  # NaN: any
-        taken = shifted.gather(1, index).squeeze(1) if line is None else shifted[line, index.squeeze(1)]
-        return index.squeeze(1), taken - total.log().to(shifted.dtype)
-    line = torch.arange(len(logit), device=logit.device) if line is None else line
+        index = index.squeeze(1)
+        return index, _chosen(shifted, index, line) - total.log().to(shifted.dtype)
     if mass.shape[1] % BLOCK:
         mass = F.pad(mass, (0, -mass.shape[1] % BLOCK))
     mass = mass.unflatten(1, (-1, BLOCK))  # (L, blocks, BLOCK)
-    up_to = mass.sum(-1, dtype=torch.double).cumsum(-1)[line]  # (B, blocks)
+    up_to = mass.sum(-1, dtype=torch.double).cumsum(-1)
+    up_to = up_to if line is None else up_to[line]  # (B, blocks)
     total = up_to[:, -1]
-    point = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total))).unsqueeze(1)
+    point = torch.minimum(uniform * total, torch.nextafter(total, uniform)).unsqueeze(1)  # the total is at least 1
     block = torch.searchsorted(up_to, point, right=True).clamp_(max=mass.shape[1] - 1)  # (B, 1)
     before = F.pad(up_to, (1, 0)).gather(1, block)
-    within = mass[line, block.squeeze(1)].double()  # (B, BLOCK)
-    last = BLOCK - 1 - (within > 0).flip(1).long().argmax(1)  # rounding must not select a position after it
-    index = torch.searchsorted(before + within.cumsum(-1), point, right=True).squeeze(1)
-    index = (block.squeeze(1) * BLOCK + torch.minimum(index, last)).clamp_(max=logit.shape[1] - 1)
-    return index, shifted[line, index] - total.log().to(shifted.dtype)
+    within = _chosen(mass, block.squeeze(1), line).cumsum(-1, dtype=torch.double)  # (B, BLOCK)
+    last = torch.searchsorted(within, within[:, -1:].contiguous())  # rounding must not select a position after it
+    index = torch.minimum(torch.searchsorted(before + within, point, right=True), last)
+    index = index.add_(block, alpha=BLOCK).squeeze(1).clamp_(max=logit.shape[1] - 1)
+    return index, _chosen(shifted, index, line) - total.log().to(shifted.dtype)
+
+
+def _chosen(x: Tensor, index: Tensor, line: Optional[Tensor]) -> Tensor:
+    """Entries (B, *) of x (L, K, *) at the indices (B, ), each from its line (B, ), or from its own if it is None."""
+    if line is not None:
+        return x[line, index]
+    return x.gather(1, index.view(-1, *[1] * (x.dim() - 1)).expand(-1, 1, *x.shape[2:])).squeeze(1)
 
 
 def force(logit: Tensor, kept: Optional[Tensor], row: int, token: int, index: Tensor, logp: Tensor) -> None:

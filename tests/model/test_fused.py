@@ -1,12 +1,16 @@
-"""Norms and gated units with fewer operations, beside the architectures' own classes."""
+"""Norms, gated units and rotary embeddings with fewer operations, beside the architectures' own classes."""
 import pytest
 import torch
+from transformers.models.bamba import modeling_bamba
+from transformers.models.cohere.modeling_cohere import CohereAttention, CohereConfig
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
-from transformers.models.llama.modeling_llama import LlamaConfig, LlamaMLP, LlamaRMSNorm
+from transformers.models.gemma3n.modeling_gemma3n import Gemma3nTextAttention, Gemma3nTextConfig
+from transformers.models.llama import modeling_llama
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaConfig, LlamaMLP, LlamaRMSNorm
 from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated
-from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3Config, Qwen3RMSNorm
 
-from ding_grpo.model.fused import fuse
+from ding_grpo.model.fused import _rotated, fuse
 
 MLP = LlamaConfig(hidden_size=8, intermediate_size=24, num_attention_heads=2)
 LAYERS = dict(
@@ -120,3 +124,67 @@ def test_less_is_kept_for_the_backward_pass():
             layer(x)
         kept.append(sum(sizes.values()))
     assert kept[0] <= kept[1] - 100 * 24
+
+
+def attention(kind, config):
+    """A fused attention, its own class's function, and arguments of its forward: 5 tokens in 2 rows."""
+    torch.manual_seed(0)
+    layer = kind(config, layer_idx=0).eval()
+    fuse(torch.nn.Sequential(layer))
+    angle = torch.linspace(0, 9, 80).view(2, 5, 8)
+    return layer, kind.forward, (torch.randn(2, 5, 16), (angle.cos(), angle.sin()), None)
+
+
+ATTENTION = LlamaConfig(hidden_size=16, num_attention_heads=4, num_key_value_heads=2, head_dim=8)
+QWEN = Qwen3Config(hidden_size=16, num_attention_heads=4, num_key_value_heads=2, head_dim=8)
+
+
+class TestRotaryEmbedding:
+
+    @pytest.mark.parametrize('kind, config', [(LlamaAttention, ATTENTION), (Qwen3Attention, QWEN)])
+    def test_on_a_gpu_it_is_three_launches_with_the_same_bits(self, kind, config, gpu):
+        layer, own, (x, angles, mask) = attention(kind, config)
+        with torch.no_grad():
+            wanted, _ = own(layer, x, angles, mask)
+            layer, x, angles = layer.cuda(), x.cuda(), tuple(y.cuda() for y in angles)
+            gpu.counts.reset()
+            plain, _ = own(layer, x, angles, mask)
+            before = gpu.counts.launches.total()
+            gpu.counts.reset()
+            results = [layer(x, angles, mask)[0] for _ in range(2)]
+        # the first one has two more, for all layers
+        assert gpu.counts.launches.total() == 2 * (before - 10 + 3) + 2
+        assert all(torch.equal(found.cpu(), y.cpu()) for found in results for y in (wanted, plain))
+
+    @pytest.mark.parametrize('trained', [False, True])
+    def test_elsewhere_and_afterwards_it_is_the_own_function(self, trained, gpu):
+        layer, own, (x, angles, mask) = attention(LlamaAttention, ATTENTION)
+        if trained:
+            layer, x, angles = layer.cuda(), x.cuda(), tuple(y.cuda() for y in angles)
+        rotate, calls = modeling_llama.apply_rotary_pos_emb, gpu.counts.launches
+        with torch.set_grad_enabled(trained):
+            layer(x, angles, mask)
+            assert modeling_llama.apply_rotary_pos_emb is rotate and not hasattr(angles[0], 'turn')
+            with pytest.raises(RuntimeError):
+                layer(x[..., :3], angles, mask)
+        assert modeling_llama.apply_rotary_pos_emb is rotate and calls['neg'] == (2 if trained else 0)
+
+    @pytest.mark.parametrize('kind', [torch.float32, torch.bfloat16, torch.double], ids=str)
+    def test_of_a_part_of_each_head_is_left_to_the_architecture(self, kind, gpu):
+        q, k = (torch.randn(1, heads, 5, 12, dtype=kind).cuda() for heads in (4, 2))
+        angle = torch.linspace(0, 9, 40).view(1, 5, 8).cuda()
+        found = _rotated(modeling_bamba.apply_rotary_pos_emb, q, k, angle.cos(), angle.sin())
+        wanted = modeling_bamba.apply_rotary_pos_emb(q, k, angle.cos(), angle.sin())
+        assert all(map(torch.equal, found, wanted))
+
+    @pytest.mark.parametrize(
+        'kind, config',
+        [
+            (CohereAttention, CohereConfig(hidden_size=16, num_attention_heads=4)),  # neighbours are a pair
+            (Gemma3nTextAttention, Gemma3nTextConfig(hidden_size=16, num_attention_heads=4)),  # another signature
+        ]
+    )
+    def test_others_stay_as_they_are(self, kind, config):
+        layer = kind(config, layer_idx=0)
+        fuse(torch.nn.Sequential(layer))
+        assert type(layer) is kind

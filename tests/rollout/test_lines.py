@@ -1,4 +1,6 @@
 """Rows that are equal so far are decoded once, and get the tokens that they would get alone."""
+import copy
+
 import pytest
 import torch
 
@@ -74,6 +76,18 @@ class TestRows:
 
 
 class TestLines:
+
+    @pytest.mark.parametrize('merge', [True, False])
+    def test_of_a_gpu_the_cpu_waits_once_for_each_token(self, tiny_model, merge, gpu):
+        model = copy.deepcopy(tiny_model).cuda()
+        assert model.shares_prompts
+        prompts, rows, length = prompts_of([9, 4, 6]), len(ROWS), 12
+        batch = PromptBatch.of([prompts[i] for i in ROWS], torch.device('cuda'))
+        uniform = uniform_of(rows, length).cuda()
+        gpu.counts.reset()
+        out = generate(model, batch, length, [29, 7, 8], Sampling(0.02), uniform, merge=merge)
+        assert gpu.counts.waits == {'tolist': out.action.shape[1]}  # one of them before the first, none after the last
+        assert len(set(out.length.tolist())) > 1
 
     def test_greedy_rows_of_a_prompt_stay_one_line(self, tiny_model, decoded):
         once = rollout(tiny_model, True, greedy=True, length=5)

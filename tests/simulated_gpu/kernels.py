@@ -8,7 +8,8 @@ def attention(q, k, v, bias, with_normaliser, dropout=0.0, causal=False, scale=N
     assert with_normaliser and dropout == 0.0
     score = _wide(q) @ _wide(k).transpose(-1, -2) * scale + _bias(q, k, bias, causal)
     lse = torch.nn.functional.pad(score.logsumexp(-1), (0, -q.shape[2] % 32), value=math.inf)
-    return (score.softmax(-1) @ _wide(v)).to(q.dtype), lse, None, None
+    out = (score.softmax(-1) @ _wide(v)).to(q.dtype).transpose(1, 2).contiguous().transpose(1, 2)  # its layout there
+    return out, lse, None, None
 
 
 def attention_backward(grad, q, k, v, bias, out, lse, seed, offset, dropout, needed, causal=False, scale=None):

@@ -39,8 +39,10 @@ class Band:
             self.places, index = order[self.places], order[index]
         begin = int(self.places[0])
         self._slice = slice(begin, begin + tokens)
-        self._whole = self.even and bool((self.places == begin + np.arange(tokens)).all())
-        self.tokens, self._cell, self._index, self.length = _to(device, self.places, cells, index, length)
+        self.whole = self.even and bool((self.places == begin + np.arange(tokens)).all())
+        found = _to(device, self.places, cells, index, length, *np.divmod(cells, self.shape[1]))
+        self.tokens, self._cell, self._index, self.length, *at = found
+        self._at = tuple(at)
 
     @cached_property
     def filled(self) -> Optional[Seen]:
@@ -58,7 +60,7 @@ class Band:
 
     def place(self, x: Tensor) -> Tensor:
         """Put tokens into the grid, (H, N, *) -> (H, n, columns, *)."""
-        x = x[:, self._slice] if self._whole else _select(x, 1, self._index, self._cell, self.tokens)
+        x = x[:, self._slice] if self.whole else _select(x, 1, self._index, self._cell, self.tokens)
         return x.unflatten(1, self.shape)
 
     def place_filled(self, x: Tensor, value: float = 0.) -> Tensor:
@@ -70,8 +72,9 @@ class Band:
 
     def take(self, x: Tensor) -> Tensor:
         """Take tokens out of the grid, without the padded cells, (n, columns, *) -> (tokens, *)."""
-        x = x.flatten(0, 1)
-        return x if self.even else _select(x, 0, self._cell)
+        if self.even:
+            return x.flatten(0, 1)
+        return _select(x.flatten(0, 1), 0, self._cell) if torch.is_grad_enabled() else x[self._at]  # without a copy
 
 
 class Packed:

@@ -26,7 +26,7 @@ class Decoding(ABC):
     @abstractmethod
     def keep(self, lines: Tensor) -> None:
         """Continue with the given lines (b, ) only, in any order. A line that is given several times becomes several
-        lines."""
+        lines. On the CPU they are read without a wait for a GPU."""
 
 
 class SharedDecoding(Decoding):
@@ -101,7 +101,7 @@ class CachedDecoding(Decoding):
 
     def keep(self, lines: Tensor) -> None:
         self._cache.reorder_cache(lines)  # of all layers, including those with a state instead of keys
-        self._mask = None if self._mask is None else self._mask[lines]
+        self._mask = None if self._mask is None else self._mask[lines.to(self._mask.device)]
 
     def _read(self, ids: Tensor, **options: int) -> Tensor:
         if self._mask is not None:
@@ -140,6 +140,7 @@ class ByLengthDecoding(Decoding):
     def keep(self, lines: Tensor) -> None:
         parts, kept = [], []
         for part, own in zip(self._parts, self._lines):
+            lines = lines.to(own.device)
             here = torch.isin(lines, own).nonzero().squeeze(1)
             if len(here):
                 part.keep(torch.searchsorted(own, lines[here]))

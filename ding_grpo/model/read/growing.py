@@ -74,9 +74,10 @@ class Growing:
 
     def keep(self, lines: Tensor) -> None:
         """Continue with the lines of these indices only; layer by layer, without a second set of all keys."""
+        device, kept = self._length.device, lines.to(self._length.device)
         for layer, own in self._own.items():
-            self._own[layer] = tuple(x[lines] for x in own)
-        self._count = None if self._count is None else self._count[lines]
+            self._own[layer] = tuple(x[kept] for x in own)
+        self._count = None if self._count is None else self._count[kept]
         row, common, remaining, beginning = self._row, self._common, self._remaining, self._beginning
         if self._grids:  # repack the keys of all segments that lines continued, in their order
             bands = [segments for level in self._levels for segments, _ in level.shares]
@@ -91,7 +92,7 @@ class Growing:
             beginning = [used[beginning[prompt]] for prompt in place]
             remaining = [remaining[prompt] for prompt in place]
             row = [place[prompt] for prompt in row]
-        self._set(common, remaining, beginning, [row[i] for i in lines.tolist()], lines.device)
+        self._set(common, remaining, beginning, [row[i] for i in lines.tolist()], device)
 
     def stepped(self) -> None:
         """Record that one token of each line has been read."""
@@ -99,6 +100,7 @@ class Growing:
         if self._count is not None:
             self._count.add_(1)  # in place, for ``fixed``
 
+    @torch.no_grad()
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
         """Like ``Whole.attend``: of the prompts at the first call, then of T tokens per line, line by line."""
         if layer not in self._packed and layer not in self._grids:
@@ -117,7 +119,10 @@ class Growing:
         out = out.to(lse.dtype)
         for level, grids, above_seen in zip(self._levels, self._grids[layer], of_levels):
             above, above_lse = level.attend(q, grids, above_seen, options)
-            out = torch.lerp(above.to(lse.dtype), out, torch.sigmoid(lse - above_lse).unsqueeze(-1))
+            lse = lse.reshape(above_lse.shape)
+            share = torch.sigmoid(lse - above_lse).reshape(*out.shape[:3], 1)
+            joint = out.new_empty(out.shape)  # in the order in which it leaves, for tokens that are read one by one
+            out = torch.lerp(above.reshape(out.shape).to(lse.dtype), out, share, out=joint)
             if level is not self._levels[-1]:
                 lse = torch.logaddexp(lse, above_lse)
         out = out.to(v.dtype).unflatten(2, (repeat, tokens))  # (B, K, rep, T, E)
@@ -135,15 +140,16 @@ class Growing:
         """What new tokens see in all layers of a window: of the own keys, and of the segments in each level's grids."""
         key = (keys, repeat, window)
         if key not in self._step:
-            own = self._places(tokens)
+            own = None if window is None else self._places(tokens)
             of_levels = [level.seen(window, own, repeat) for level in self._levels]
-            self._step[key] = self._seen_own(own, keys, repeat, window), of_levels
+            self._step[key] = self._seen_own(tokens, keys, repeat, window), of_levels
         return self._step[key]
 
-    def _seen_own(self, own: Tensor, keys: int, repeat: int, window: Optional[int]) -> Optional[Seen]:
+    def _seen_own(self, tokens: int, keys: int, repeat: int, window: Optional[int]) -> Optional[Seen]:
         """Which own keys each new token sees, (1 or B, 1, 1 or rep T, t); None for all."""
-        if self._count is None and own.shape[1] == 1 and window is None:
+        if self._count is None and tokens == 1 and window is None:
             return None
+        own = self._places(tokens)
         key, place = torch.arange(keys, device=own.device), own.unsqueeze(-1)  # (t, ), (1 or B, T, 1)
         seen = key <= place if window is None else (key <= place) & (place - key < window)
         return Seen(seen[:, None] if own.shape[1] == 1 else seen.repeat(1, repeat, 1).unsqueeze(1))
@@ -180,9 +186,11 @@ class _Level(NamedTuple):
     ) -> '_Level':
         """``number``: the segment of each line. ``lengths``, ``start``: length of each segment, and its first token in
         the packed row."""
-        order, call = np.argsort(number, kind='stable'), call_time(device)
-        found = np.unique(np.array(number)[order], return_index=True, return_counts=True)
-        used, first, count = (x.tolist() for x in found)
+        # segments in the order of the first lines that see them: lines that are together need not be gathered
+        used, first, count = np.unique(number, return_index=True, return_counts=True)
+        order = np.argsort(first[np.searchsorted(used, number)], kind='stable')
+        used, count = (x[first.argsort()].tolist() for x in (used, count))
+        first, call = list(accumulate(count, initial=0)), call_time(device)
         sizes, shares = [(m, lengths[i]) for i, m in zip(used, count)], []
         for chosen in divide(sizes, lambda count, m, n: call + count * n * (m + TOKEN)):
             segments = Band([(start[used[i]], lengths[used[i]]) for i in chosen], device)
@@ -195,17 +203,21 @@ class _Level(NamedTuple):
 
     def attend(self, q: Tensor, grids: List[Tuple[Tensor, Tensor]], seen: List[Optional[Seen]],
                options: Options) -> Tuple[Tensor, Tensor]:
-        """Attention of the lines (B, K, rep T, D) to the segments: (B, K, rep T, E), and (B, K, rep T)."""
+        """Attention of the lines (B, K, rep T, D) to the segments: (B, K, rep T, E), and (B, K, rep T). If they are
+        equally many for each segment, one after another, they stay in a grid, with (p, R) in place of B."""
         parts = []
         for (_, lines), (k, v), of_share in zip(self.shares, grids, seen):
             queries = lines.place(q.transpose(0, 1)).transpose(0, 1).flatten(2, 3)  # (p, K, R rep T, D)
             found = attended(queries, k, v, of_share, options)
-            parts.append([lines.take(x.unflatten(2, (-1, q.shape[2])).transpose(1, 2)) for x in found])
+            found = [x.unflatten(2, (-1, q.shape[2])).transpose(1, 2) for x in found]  # (p, R, K, rep T, *)
+            if len(self.shares) == 1 and lines.whole:
+                return tuple(found)
+            parts.append([lines.take(x) for x in found])
         return tuple(self.packed.join(list(x)) for x in zip(*parts))
 
-    def seen(self, window: Optional[int], own: Tensor, repeat: int) -> List[Optional[Seen]]:
-        """The keys that tokens at the places ``own`` (1 or B, T) see, (p, 1, 1 or R rep T, L) for each share; None for
-        all."""
+    def seen(self, window: Optional[int], own: Optional[Tensor], repeat: int) -> List[Optional[Seen]]:
+        """The keys that tokens at the places ``own`` (1 or B, T), of which a window depends, see, (p, 1, 1 or R rep T,
+        L) for each share; None for all."""
         if window is None:
             return [segments.filled for segments, _ in self.shares]
         after, found = (self.after.unsqueeze(1) + own).unsqueeze(0), []  # (1, B, T)

@@ -114,12 +114,10 @@ def read_packed(
     of a model on which ``install`` was called. ``check_mask`` is called with the mask function, the window and the
     device of each kind of layer; it raises if they are inconsistent. Raises ``NotShared`` if the architecture cannot
     share prompts."""
-    ids = ids.unsqueeze(0)
+    ids, mask = ids.unsqueeze(0), torch.ones_like(ids, dtype=torch.bool).unsqueeze(0)  # the type that masks have
     token = _PASS.set((shared, check_mask))
     try:
-        out = trunk(
-            input_ids=ids, position_ids=position.unsqueeze(0), attention_mask=torch.ones_like(ids), use_cache=False
-        )
+        out = trunk(input_ids=ids, position_ids=position.unsqueeze(0), attention_mask=mask, use_cache=False)
     finally:
         _PASS.reset(token)
     return out.last_hidden_state[0]
