@@ -66,11 +66,11 @@ class TestDraw:
             assert draw(logit, torch.tensor([u], dtype=torch.float64))[0].item() in (1, 3)
 
     def test_never_draws_probability_zero_from_a_large_vocabulary(self):
-        # The sum of a block and its sums token by token are rounded in other orders.
-        logit = torch.randn(2000, 600, generator=torch.Generator().manual_seed(0))
-        logit[:, 300:] = float('-inf')
+        # The sum of a block and its sums token by token are rounded in other orders: in 862 rows the last is smaller.
+        logit = 8 * torch.randn(2000, 600, generator=torch.Generator().manual_seed(0))
+        logit[:, 200:] = float('-inf')
         index, logp = draw(logit, torch.full((2000, ), 1 - 2 ** -53, dtype=torch.double))
-        assert index.tolist() == [299] * 2000 and logp.isfinite().all()
+        assert index.max() < 200 and logp.isfinite().all()
 
     @pytest.mark.parametrize('size', [4, 256, 257, 5000])
     @pytest.mark.parametrize('value', [float('nan'), float('inf'), float('-inf')])

@@ -6,10 +6,10 @@ from tools.gpu_counts import Found, count, peak_of_keys, waits_of_update
 
 # At most, with prompts of uneven lengths: see docs/results/gpu_counts.md.
 BUDGETS = dict(
-    llama=Found(37, 67, 1.25, 49, 102, 117, 3),
-    qwen3=Found(39, 67, 1.25, 51, 104, 117, 3),
-    gemma3_text=Found(47.1, 70, 1.25, 59, 105, 123, 3),
-    mixtral=Found(52.1, 67, 3.25, 65, 122, 117, 5),
+    llama=Found(25.2, 49.2, 1, 46, 96, 114, 3),
+    qwen3=Found(27.2, 49.2, 1, 48, 98, 114, 3),
+    gemma3_text=Found(35.2, 52, 1, 56, 99, 119, 3),
+    mixtral=Found(40.2, 49.2, 3, 62, 116, 114, 5),
 )
 
 
