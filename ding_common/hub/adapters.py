@@ -115,6 +115,12 @@ def check_keys(config: Dict[str, Any], before: str, after: str = '') -> None:
 def base_of_adapters(pretrained: str, where: str) -> Optional[str]:
     """The base model that the ``adapter_config.json`` of a folder or hub name gives; None without that file. Raises a
     ``ConfigError`` if the folder also contains a full model."""
+    config = adapter_config(pretrained, where)
+    return None if config is None else config['base_model_name_or_path']
+
+
+def adapter_config(pretrained: str, where: str) -> Optional[Dict[str, Any]]:
+    """The content of the ``adapter_config.json`` of ``base_of_adapters``."""
     try:
         with quiet_hub():
             path = find_adapter_config_file(pretrained)
@@ -133,7 +139,7 @@ def base_of_adapters(pretrained: str, where: str) -> Optional[str]:
         check_keys(config, f'{where}: ', ' in adapter_config.json')
     if not isinstance(base, str) or not base:
         raise ConfigError(f'{where}: base_model_name_or_path = {base!r} in adapter_config.json is not a model name.')
-    return base
+    return config
 
 
 def add_adapters(base: PreTrainedModel, pretrained: str, merge: bool, where: str) -> PreTrainedModel:

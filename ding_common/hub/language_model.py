@@ -4,8 +4,8 @@ import itertools
 import os
 import re
 import warnings
-from contextlib import contextmanager
-from typing import Any, Iterator, List, Optional, Set, Type
+from contextlib import contextmanager, nullcontext
+from typing import Any, ContextManager, Iterator, List, Optional, Set, Type
 
 import torch
 import transformers
@@ -46,6 +46,7 @@ def build_causal_lm(
         attn_implementation: Optional[str],
         key: str,
         gguf_file: Optional[str] = None,
+        reading: ContextManager = nullcontext(),
 ) -> PreTrainedModel:
     """
     Load a pretrained model, or create one with random weights: set either ``pretrained``, a folder, a hub name or the
@@ -54,7 +55,8 @@ def build_causal_lm(
 
     ``dtype`` is one of ``DTYPES``; None uses the type of the folder. If the folder contains adapters, None keeps them
     separate from the base model's weights. Otherwise they are merged, which needs 'float32'. ``gguf_file`` names a GGUF
-    file of ``pretrained``, whose weights become ordinary ones.
+    file of ``pretrained``, whose weights become ordinary ones. ``reading``: context in which ``transformers`` reads a
+    folder or a model of the hub that is neither adapters nor such a file, see ``weight_by_weight``.
     """
     _check_one(pretrained, config, key)
     if gguf_file is not None and pretrained is None:
@@ -66,7 +68,9 @@ def build_causal_lm(
     options = dict(dtype='auto' if dtype is None else DTYPES[dtype])
     if attn_implementation is not None:
         options['attn_implementation'] = attn_implementation
-    return _make(config, options, key) if pretrained is None else _load(pretrained, gguf_file, options, key)
+    if pretrained is None:
+        return _make(config, options, key)
+    return _load(pretrained, gguf_file, options, key, reading)
 
 
 def load_reward_model(pretrained: str, dtype: str, key: str) -> PreTrainedModel:
@@ -152,7 +156,9 @@ def _near(model_type: Optional[str]) -> List[str]:
     return common + [m for m in CONFIG_MAPPING.keys() if model_type and m.startswith(str(model_type)[:3])]
 
 
-def _load(pretrained: str, gguf_file: Optional[str], options: dict, key: str) -> PreTrainedModel:
+def _load(
+        pretrained: str, gguf_file: Optional[str], options: dict, key: str, reading: ContextManager
+) -> PreTrainedModel:
     where = f'{key}.pretrained = {pretrained!r}'
     found = Pretrained.locate(pretrained, gguf_file, key)
     if found.gguf_file is not None:
@@ -160,7 +166,7 @@ def _load(pretrained: str, gguf_file: Optional[str], options: dict, key: str) ->
         return _unpacked(_load_whole(found.path, dict(options, **found.options, **_UNPACK), key, where), where)
     base, merge = base_of_adapters(pretrained, where), options['dtype'] != 'auto'
     if base is None:
-        return _load_whole(pretrained, options, key, where)
+        return _load_whole(pretrained, options, key, where, reading=reading)
     if merge and options['dtype'] is not torch.float32:
         raise ConfigError(
             f"{where}: the folder contains adapters, which are merged into their base model; {key}.dtype must be "
@@ -228,7 +234,8 @@ def _load_whole(
         key: str,
         where: str,
         loader: Type = AutoModelForCausalLM,
-        new_head: bool = False
+        new_head: bool = False,
+        reading: ContextManager = nullcontext(),
 ) -> PreTrainedModel:
     gguf_file = options.get('gguf_file')
     is_folder = os.path.isdir(pretrained)
@@ -240,9 +247,10 @@ def _load_whole(
         _check_size(pretrained, gguf_file, where, loader)
     try:
         with quiet_hub():
-            model, found = loader.from_pretrained(
-                pretrained, trust_remote_code=False, output_loading_info=True, **options
-            )
+            with reading:
+                model, found = loader.from_pretrained(
+                    pretrained, trust_remote_code=False, output_loading_info=True, **options
+                )
             names = {name for name, _ in model.named_parameters()}  # masks and positions are buffers, in whatever type
             packed = gguf_file is not None or hasattr(model.config, 'quantization_config')
             stored = () if packed else integer_weights(pretrained)

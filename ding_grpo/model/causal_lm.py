@@ -14,7 +14,7 @@ from .export import replaced_weights, save_folder
 from .fast_linear import make_fast
 from .fused import fuse
 from .lora import add_adapters, check_base
-from .quantized import check_quantize, quantize_linear
+from .quantized import check_quantize, packing, quantize_linear
 from .read.completions import States, read_shared, read_unshared
 from .read.decoding import PADDED, SHARED, Decoding, start
 from .read.output_head import OutputHead
@@ -24,6 +24,7 @@ from .recompute import recomputed_layers, recomputing
 from .trial.choose import Trial, facts_of_way, find_way
 from .trial.length_limit import check_length
 from .trial.output_layer import measure_head
+from .trunk import trunk_of
 
 
 @MODEL_REGISTRY.register('causal_lm')
@@ -60,7 +61,8 @@ class CausalLM(nn.Module):
         - gguf_file (:obj:`Optional[str]`): A GGUF file of ``pretrained``. Its weights are converted to ``dtype``, \
             and saved as an ordinary folder.
         - quantize (:obj:`Optional[str]`): With ``lora``, store the frozen weights of linear layers in ``4bit`` (NF4) \
-            or ``8bit`` (extra ``quantize``). They are widened at each call, which takes time.
+            or ``8bit`` (extra ``quantize``). They are widened at each call, which takes time. Each becomes small as \
+            it is read, unless ``pretrained`` contains adapters, which are merged into the whole weights first.
     Raises:
         - ConfigError: If a value is invalid; the message names the key.
     """
@@ -96,13 +98,14 @@ class CausalLM(nn.Module):
         arithmetic.check()
         check_base(lora, save_merged, pretrained, gguf_file)
         check_quantize(quantize, lora, save_merged)
-        self._wrap(build_causal_lm(pretrained, config, dtype, attn_implementation, 'policy.model', gguf_file))
-        fuse(self.trunk)  # before layers get adapters or fewer bits
+        reading = nullcontext() if quantize is None else packing(quantize, lora)
+        self._wrap(build_causal_lm(pretrained, config, dtype, attn_implementation, 'policy.model', gguf_file, reading))
         if lora is not None:
             self._peft = (add_adapters(self.lm, lora), )  # a tuple hides it from nn.Module: ``lm`` has its modules
             self.eval()  # includes the adapters
         if quantize is not None:
             quantize_linear(self.lm, self.trunk, quantize)
+        fuse(self.trunk)  # compares numbers, which weights that become small have only now
         self._save_merged, self._cuda_graphs, self.autocast = save_merged, cuda_graphs, arithmetic
         if onednn or autocast is not None:
             make_fast(self.trunk, onednn)
@@ -225,9 +228,7 @@ class CausalLM(nn.Module):
     @property
     def trunk(self) -> nn.Module:
         """The model below its output layer."""
-        if self.lm.base_model is not self.lm:
-            return self.lm.base_model
-        return next((m for m in self.lm.children() if isinstance(m, PreTrainedModel)), self.lm)  # under another name
+        return trunk_of(self.lm)
 
     @property
     def way(self) -> str:

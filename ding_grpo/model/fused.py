@@ -5,6 +5,7 @@ of it. A rotary embedding is fused on a GPU without a gradient, as in sampling.
 """
 from functools import lru_cache, partial
 from inspect import Parameter, signature, unwrap
+from itertools import chain
 from typing import Any, Callable, Optional, Tuple, Type
 
 import torch
@@ -104,8 +105,9 @@ class _GatedUnit(nn.Module):
         gate = getattr(layer, 'gate_proj', None)
         if not all(hasattr(layer, name) for name in ('gate_proj', 'up_proj', 'down_proj', 'act_fn')):
             return False
-        weight = next(layer.parameters())
-        x = torch.linspace(-2, 3, gate.in_features, dtype=weight.dtype, device=weight.device).unsqueeze(0)
+        one = next(chain(layer.parameters(), layer.buffers()))  # of few bits if there are buffers alone
+        dtype = one.dtype if one.is_floating_point() else None
+        x = torch.linspace(-2, 3, gate.in_features, dtype=dtype, device=one.device).unsqueeze(0)
         with torch.no_grad():
             return torch.equal(layer(x), _GatedUnit.forward(layer, x))
 

@@ -1,13 +1,13 @@
 """LoRA adapters of peft."""
 import inspect
 import warnings
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
 
 from torch import nn
 from transformers import PreTrainedModel
 
 from ding_common import ConfigError, describe, nearest
-from ding_common.hub.adapters import base_of_adapters, check_keys, with_adapters
+from ding_common.hub.adapters import adapter_config, base_of_adapters, check_keys, with_adapters
 from ding_common.hub.pretrained import Pretrained
 
 _REFERENCE = 'without adapters the model must be the pretrained one, which is the reference'
@@ -69,6 +69,13 @@ def add_adapters(lm: PreTrainedModel, lora: Union[dict, str]) -> nn.Module:
         raise
     except Exception as error:  # peft may raise any exception for its arguments
         raise ConfigError(f'policy.model.lora = {dict(lora)!r}: {describe(error)}') from error
+
+
+def trained_modules(lora: Union[dict, str]) -> List[str]:
+    """The ends of the names of modules that are trained whole beside the adapters of ``add_adapters``."""
+    config = adapter_config(lora, f'policy.model.lora = {lora!r}') if isinstance(lora, str) else lora
+    named = config.get('modules_to_save') if isinstance(config, dict) else None
+    return list(map(str, named)) if isinstance(named, Iterable) else []
 
 
 def _loaded(lm: PreTrainedModel, folder: str) -> nn.Module:
