@@ -1,7 +1,8 @@
 """
 Sampling and learning at the sizes of Qwen2.5 on a GPU, beside TRL where it is installed: tokens per second, share of
-the rate of bare products, and peak memory, with random weights. Rows are uneven: prompts have 32 tokens or more, and
-completions end by chance. Each line is printed as soon as it is measured, so that a run that is cut off loses none.
+the rate of bare products, and peak memory, with random weights. TRL samples by ``generate``, and by vLLM in the same
+process where that is installed too. Rows are uneven: prompts have 32 tokens or more, and completions end by chance.
+Each line is printed as soon as it is measured, so that a run that is cut off loses none.
 `--device cpu --small` tries itself without a GPU.
 """
 import importlib.util
@@ -152,12 +153,24 @@ def line(name: str, arithmetic: str, found: List[Dict[str, float]], rate: float,
     return f"| {' | '.join([name, arithmetic, *cells])} |"
 
 
+def peer_lines(size: Size, device: str, rounds: int, vllm: bool = False) -> None:
+    """Print a line for each update of TRL; with vLLM one that says why there is none, where it cannot run."""
+    name = f"TRL{' with vLLM' if vllm else ''}, {'bfloat16' if device == 'cuda' else 'float32'}"
+    if vllm and (device != 'cuda' or importlib.util.find_spec('vllm') is None):
+        reason = 'needs a GPU' if device != 'cuda' else 'is not installed'
+        click.echo(f'| {size.name} | {name}: left out, vLLM {reason} | | | | | |')
+        return
+    from benchmarks.costs.gpu_peer import measure_peer
+    for seconds, tokens, memory in measure_peer(size, device, rounds, vllm):
+        click.echo(f'| {size.name} | {name} | | | {tokens / seconds:,.0f} | | {memory:.1f} |')
+
+
 @click.command()
 @click.option('--device', default='cuda', show_default=True, type=click.Choice(['cuda', 'cpu']))
 @click.option('--small', is_flag=True, help='A model of 0.1 M parameters.')
 @click.option('--rounds', default=3, show_default=True, help='Measured rounds of each row, after one that is not.')
 def main(device: str, small: bool, rounds: int) -> None:
-    """Measure all sizes in all kinds of arithmetic; TRL after the first size."""
+    """Measure all sizes in all kinds of arithmetic; TRL after the first size, and with vLLM at the end."""
     if device == 'cuda' and not torch.cuda.is_available():
         raise click.ClickException('no GPU was found by torch, so nothing was measured')
     where = torch.cuda.get_device_name() if device == 'cuda' else 'CPU'
@@ -166,16 +179,16 @@ def main(device: str, small: bool, rounds: int) -> None:
     )
     click.echo('| model | arithmetic | sampling, tokens/s | learning, tokens/s | both | share of products | GiB |')
     click.echo('|---|---|---|---|---|---|---|')
-    for size in SMALL if small else SIZES:
+    sizes, has_peer = SMALL if small else SIZES, importlib.util.find_spec('trl') is not None
+    for size in sizes:
         for arithmetic in ARITHMETIC:
             found = list(measure(size, arithmetic, device, rounds))
             rate = product_rate(arithmetic, device, small)
             click.echo(line(size.name, arithmetic, found, rate, device))
-        peer_type = 'bfloat16' if device == 'cuda' else 'float32'
-        if importlib.util.find_spec('trl') is not None and size.name != '1.5 B':
-            from benchmarks.costs.gpu_peer import measure_peer
-            for seconds, tokens, memory in measure_peer(size, device, rounds):
-                click.echo(f'| {size.name} | TRL, {peer_type} | | | {tokens / seconds:,.0f} | | {memory:.1f} |')
+        if has_peer and size is sizes[0]:
+            peer_lines(size, device, rounds)
+    if has_peer:  # at the end, since vLLM may end the program
+        peer_lines(sizes[0], device, rounds, vllm=True)
 
 
 if __name__ == '__main__':
