@@ -26,7 +26,8 @@ WAITS = {
 }
 INDEXED = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_}  # also by a mask
 ALLOCATIONS = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided, aten.lift_fresh}
-MIXED = {aten.copy_, aten._to_copy, *INDEXED}  # operations that take tensors of two devices
+COPIES = {aten.copy_, aten._to_copy}  # the last tensor of each is what is copied
+MIXED = {*COPIES, *INDEXED}  # operations that take tensors of two devices
 CUDA, CPU = torch.device('cuda', 0), torch.device('cpu')
 
 
@@ -46,9 +47,12 @@ class Counts:
     """
     Launches are operations of aten, by name; views and allocations launch nothing. A library may launch several kernels
     for one of them, so they are a lower bound. Waits are operations after which the CPU needs a result of the GPU.
+    Copies to the GPU are from 'pinned' or 'pageable' memory, or 'blocking': the CPU waits until they have run.
     """
     launches: Counter = field(default_factory=Counter)
     waits: Counter = field(default_factory=Counter)
+    copies: Counter = field(default_factory=Counter)
+    copied: Counter = field(default_factory=Counter)  # their bytes
     live: int = 0  # bytes
     peak: int = 0
 
@@ -60,6 +64,7 @@ class Counts:
     def reset(self) -> None:
         """Count anew; the memory that is in use stays."""
         self.launches, self.waits, self.peak = Counter(), Counter(), self.live
+        self.copies, self.copied = Counter(), Counter()
 
 
 class SimulatedGPU:
@@ -114,9 +119,14 @@ class SimulatedGPU:
         finally:
             self._near, self._wanted = before
 
-    def copied(self, to: torch.device, asynchronous: bool) -> None:
-        """Count a copy from one device to another."""
-        if to.type == 'cpu' and not asynchronous:
+    def copied(self, x: Tensor, to: torch.device, asynchronous: bool = False) -> None:
+        """Count a copy of a tensor from one device to another."""
+        if to.type == 'cuda':
+            pinned = getattr(x.untyped_storage(), 'pinned', False)
+            kind = 'blocking' if not asynchronous else 'pinned' if pinned else 'pageable'
+            self.counts.copies[kind] += 1
+            self.counts.copied[kind] += x.nbytes
+        elif not asynchronous:
             self.waits('copy from the GPU')
 
     @contextmanager
@@ -146,7 +156,11 @@ class SimulatedGPU:
         if self._wanted is not None:
             on_gpu = self._wanted.type == 'cuda'
         if mine and others and packet is aten.copy_:
-            self.copied(self.of(args[0]), bool(kwargs.get('non_blocking', args[2] if len(args) > 2 else False)))
+            self.copied(
+                args[1], self.of(args[0]), bool(kwargs.get('non_blocking', args[2] if len(args) > 2 else False))
+            )
+        for x in others if mine and packet in INDEXED else ():
+            self.copied(x, CUDA)
         if mine and self._must_wait(packet, args, kwargs):
             self.waits(str(packet))
         compute = kernels.OF_GPU.get(func, func) if mine else func
@@ -159,7 +173,8 @@ class SimulatedGPU:
             for x in made:
                 if id(x.untyped_storage()) not in known:  # a copy to the CPU stays there
                     self.take(x)
-        if (on_gpu or mine) and not is_view and packet not in ALLOCATIONS and packet not in WAITS:
+        sent = packet in COPIES and not self.has(tensors[-1])  # counted in ``copied``
+        if (on_gpu or mine) and not (is_view or sent or packet in ALLOCATIONS or packet in WAITS):
             self.counts.launches[str(packet).replace('aten.', '')] += 1
         if self.recorded is not None and (on_gpu or mine):
             self.recorded.append((compute, args, kwargs, result))
@@ -223,7 +238,7 @@ def _to(gpu: SimulatedGPU, func: Callable, x: Tensor, *args: Any, **kwargs: Any)
         return func(x, *map(_without_gpu, args), **{name: _without_gpu(v) for name, v in kwargs.items()})
     dtype = next((v for v in given if isinstance(v, torch.dtype)), x.dtype if like is None else like.dtype)
     flags = [v for v in args if isinstance(v, bool)]
-    gpu.copied(device, kwargs.get('non_blocking', flags[0] if flags else False))
+    gpu.copied(x, device, kwargs.get('non_blocking', flags[0] if flags else False))
     with gpu.calling(device, device):
         return func(x, device=CPU, dtype=dtype, copy=True)
 
@@ -237,7 +252,15 @@ def _tensor(gpu: SimulatedGPU, func: Callable, data: Any, *args: Any, device: An
         return _to(gpu, torch.Tensor.to, data, gpu.of(data) if device is None else device, **kwargs)
     on_gpu = device is not None and torch.device(device).type == 'cuda'
     made = func(data, *args, device=CPU if on_gpu else device, **kwargs)
+    if on_gpu:
+        gpu.copied(made, CUDA)
     return gpu.take(made) if on_gpu else made
+
+
+def _pinned(gpu: SimulatedGPU, func: Callable, x: Tensor) -> Tensor:
+    found = x.clone()
+    found.untyped_storage().pinned = True
+    return found
 
 
 def _list(gpu: SimulatedGPU, func: Callable, x: Tensor) -> Any:
@@ -271,6 +294,7 @@ SPECIAL = {
     torch.Tensor.get_device: lambda gpu, func, x: 0 if gpu.has(x) else -1,
     torch.Tensor.to: _to,
     torch.Tensor.cuda: _cuda,
+    torch.Tensor.pin_memory: _pinned,
     torch.Tensor.cpu: lambda gpu, func, x: _to(gpu, torch.Tensor.to, x, CPU),
     torch.tensor: _tensor,
     torch.as_tensor: _tensor,

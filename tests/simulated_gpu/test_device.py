@@ -13,6 +13,23 @@ from tests.simulated_gpu import SimulatedGPU
 CUDA, CPU = torch.device('cuda', 0), torch.device('cpu')
 
 
+class TestCopies:
+
+    def test_their_kinds_and_bytes(self, gpu):
+        there, few = torch.zeros(4, 2, device='cuda'), torch.ones(3)
+        gpu.counts.reset()
+        few.pin_memory().to('cuda', non_blocking=True)
+        few.cuda(non_blocking=True)
+        assert gpu.counts.copies == dict(pinned=1, pageable=1) and gpu.counts.copied == dict(pinned=12, pageable=12)
+        assert not gpu.counts.launches
+        few.to('cuda')
+        torch.tensor([1, 2], device='cuda')
+        there[torch.tensor([0, 3])]  # an index of the host
+        there[:, 0].copy_(torch.ones(4))
+        assert gpu.counts.copies['blocking'] == 4 and gpu.counts.copied['blocking'] == 12 + 16 + 16 + 16
+        assert gpu.counts.launches == dict(index=1) and not gpu.counts.waits
+
+
 class TestPlaces:
 
     @pytest.mark.parametrize(
