@@ -13,6 +13,7 @@ from torch.distributions import Independent, Normal
 
 from ding_common import ConfigError, TaskError
 from ding_grpo.rl_utils import entropy, naive_method, sum_of_squares
+from ding_grpo.rl_utils.on_device import on_device
 from ding_grpo.rollout import draw
 
 NEVER = -1e9  # the logit of an action that is masked: its probability is 0, and its entropy too
@@ -59,8 +60,8 @@ class Categorical:
     def sample(self, generators: List[np.random.Generator]) -> Tensor:
         """An action of each, (B, ) or (B, N), by its own random numbers."""
         self._check_mask()
-        uniform = torch.from_numpy(np.array([g.random() for g in generators]))
-        return draw(self.logit, uniform.to(self.logit.device))[0]
+        uniform = np.array([g.random() for g in generators])
+        return draw(self.logit, on_device(uniform, self.logit.device))[0]
 
     def mode(self) -> Tensor:
         """The most probable action of each."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_grpo.model import CausalLM, Decoding, PromptBatch
+from ding_grpo.rl_utils.on_device import on_device
 
 
 class KeptCache:
@@ -72,7 +73,7 @@ class _Part:
     def settle(self) -> None:
         """Set what each line has read: all its tokens but the last."""
         count = [len(self.known[i]) - 1 - self.starts[i] if i in self.known else 0 for i in range(len(self.env_ids))]
-        self.decoding.set_read(torch.tensor(count, device=self.decoding.logit.device))
+        self.decoding.set_read(on_device(count, self.decoding.logit.device))
 
 
 class _Turn(Decoding):
@@ -96,8 +97,8 @@ class _Turn(Decoding):
                     new[line] = self.rows[part.env_ids[line]][len(known) - 1:]
             if any(new):
                 most = max(map(len, new))
-                token = torch.tensor([tokens + [0] * (most - len(tokens)) for tokens in new], device=device)
-                logits[part] = part.decoding.read(token, torch.tensor([len(tokens) for tokens in new], device=device))
+                token = on_device([tokens + [0] * (most - len(tokens)) for tokens in new], device)
+                logits[part] = part.decoding.read(token, on_device([len(tokens) for tokens in new], device))
         fresh = [i for i in self.rows if i not in places]
         if fresh:
             decoding = self._model.start(PromptBatch.of([torch.tensor(self.rows[i]) for i in fresh], device))
@@ -126,7 +127,7 @@ class _Turn(Decoding):
         of_part: Dict[_Part, List[Tuple[int, int]]] = {}
         for row, (part, line) in enumerate(live):
             of_part.setdefault(part, []).append((line, row))
-        self._groups = [(part, *torch.tensor(pairs, device=device).unbind(1)) for part, pairs in of_part.items()]
+        self._groups = [(part, *on_device(pairs, device).unbind(1)) for part, pairs in of_part.items()]
 
     def _join(self, logits: List[Tensor]) -> Tensor:
         """The logits of all parts, in the order of the rows."""

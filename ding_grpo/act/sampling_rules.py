@@ -9,6 +9,7 @@ from ding_common import ConfigError, config_errors, import_name
 from ding_grpo.config.sections.processors import PROCESSORS_KEY, processor_arguments
 from ding_grpo.data.batch import Batch
 from ding_grpo.rl_utils import TokenRules, unpack_bits
+from ding_grpo.rl_utils.on_device import on_device
 from ding_grpo.rollout import KeptSets, Sampling
 
 
@@ -82,7 +83,7 @@ def _first_seen(batch: Batch, vocabulary: int) -> Tensor:
     known = batch.action.clamp(max=vocabulary - 1)
     first.scatter_reduce_(1, known, torch.where(batch.action == known, after, longest + 1), 'amin')
     for row, prompt in zip(first, batch.prompts):
-        row[prompt[prompt < vocabulary].to(device)] = 0
+        row[on_device(prompt[prompt < vocabulary], device)] = 0
     return first
 
 

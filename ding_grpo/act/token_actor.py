@@ -19,6 +19,7 @@ from ding_grpo.model.autocast import EMULATED
 from ding_grpo.model.sharding import reshard
 from ding_grpo.rl_utils import entropy, linear_log_prob, sum_of_squares
 from ding_grpo.rl_utils.log_probs.matrix_product import multiplies_bfloat16
+from ding_grpo.rl_utils.on_device import on_device
 from ding_grpo.rollout import EarlyStop, KeptSets, Sampling
 
 from .actor import Actor, Forced, Reading, Wanted
@@ -122,7 +123,7 @@ class TokenActor(Actor):
         spec, device, keys = self._known_spec, self._model.device, row_keys or {}
         stripped = [strip(spec.tokenizer.encode(o) if isinstance(o, str) else o) for o in obs.values()]
         room = [spec.max_prompt_length + spec.max_tokens - len(prompt) for prompt in stripped]
-        limit = torch.tensor(room, device=device) if min(room) < spec.max_new_tokens else None
+        limit = on_device(room, device) if min(room) < spec.max_new_tokens else None
         if enough is not None and any(len(key) < 3 for key in keys.values()):
             raise ConfigError(
                 'policy.collect.extra_rows: needs the group collector, which tells which rows are a group. Set it to 0.'
@@ -133,7 +134,7 @@ class TokenActor(Actor):
         uniform = None
         if row_keys is not None:
             numbers = [self._generators.of(i, row_keys[i]).random(spec.max_new_tokens) for i in obs]  # (B, T)
-            uniform = torch.from_numpy(np.stack(numbers)).to(device)
+            uniform = on_device(np.stack(numbers), device)
         request = RowRequest(list(obs), stripped, keys, uniform, limit, places, early_stop, branching)
         autocast = self._autocast and row_keys is not None
         with torch.autocast(device.type, torch.bfloat16) if autocast else nullcontext():

@@ -1,11 +1,13 @@
 """The batch that GRPO learns from: the rows of whole groups."""
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 import torch
-from ding.torch_utils import to_device
 from torch import Tensor
 from torch.nn import functional as F
+
+from ding_grpo.rl_utils.on_device import on_device
 
 from .micro_batch import cheapest_row, most_parts, share_rows, split_rows
 
@@ -111,9 +113,11 @@ class Batch:
             return self
         length = self.length.cpu()
         longest = max(length[rows].tolist(), default=0) or 1
+        places = partial(on_device, device=self.weight.device)
+        at = places(rows)
 
         def of_rows(x: Tensor) -> Tensor:
-            return x[rows] if x.dim() == 1 else x[rows, :longest]
+            return x[at] if x.dim() == 1 else x[at, :longest]
 
         taken = {}
         for name, value in vars(self).items():
@@ -122,12 +126,12 @@ class Batch:
             if name in ('prompts', 'context'):
                 taken[name] = [value[row] for row in rows.tolist()]
             elif name == 'obs':
-                of_steps = _ranges(length.cumsum(0)[rows] - length[rows], length[rows])
+                of_steps = places(_ranges(length.cumsum(0)[rows] - length[rows], length[rows]))
                 taken[name] = map_tensors(lambda x: x[of_steps], value)
             elif name == 'kept_words':
                 words = self.kept_width.cpu().sum(1)
                 left = self.kept_width[:, :longest].cpu().sum(1)[rows]  # a masked row has lost its length
-                taken[name] = value[_ranges(words.cumsum(0)[rows] - words[rows], left)]
+                taken[name] = value[places(_ranges(words.cumsum(0)[rows] - words[rows], left))]
             else:
                 taken[name] = map_tensors(of_rows if name != 'final_obs' else lambda x: x[rows], value)
         return Batch(**taken)
@@ -189,7 +193,7 @@ class Batch:
             return self
         kept = ('prompts', 'context')
         moved = {name: x for name, x in vars(self).items() if x is not None and name not in kept}
-        return replace(self, **to_device(moved, device))
+        return replace(self, **map_tensors(lambda x: on_device(x, device), moved))
 
 
 def prompts_of(sample: Dict[str, Any]) -> List[Tensor]:

@@ -20,6 +20,7 @@ from ding_grpo.data.batch import Batch
 from ding_grpo.data.diagnose import BadUpdates, diagnose
 from ding_grpo.model.sharding import gradient_norm, is_sharded
 from ding_grpo.rl_utils import LossConfig, grpo_data, grpo_error, sequence_mean
+from ding_grpo.rl_utils.on_device import on_device
 
 from .extra_loss import ExtraLoss
 from .log_probs import first_log_probs, fresh_rows
@@ -140,7 +141,7 @@ class Updater:
             if slope is None:
                 loss = self.loss(part, found.logp, tokens, with_info=False)[0] * of_loss
             else:
-                loss = (found.logp[:len(rows)] * slope[rows, :found.logp.shape[1]]).sum()
+                loss = (found.logp[:len(rows)] * slope[on_device(rows, self._device), :found.logp.shape[1]]).sum()
             if self.entropy_weight > 0:
                 loss = loss - self.entropy_weight * share * sequence_mean(found.entropy, part.weight)
             for term in self._terms:
@@ -148,7 +149,7 @@ class Updater:
             loss.backward()
             for name, whole in read.items():
                 of_part = getattr(found, name).detach()[:len(rows)]
-                whole[rows, :of_part.shape[1]] = of_part
+                whole[on_device(rows, self._device), :of_part.shape[1]] = of_part
         return read
 
     @torch.no_grad()
@@ -253,6 +254,6 @@ class Updater:
         for rows in batch.divide(self._batch_size):
             for of_chunk, part in batch.take(rows).to(self._device).parts(most, self._sharded):
                 found = read(part)[:len(of_chunk)]
-                numbers[rows[of_chunk], :found.shape[1]] = found
+                numbers[on_device(rows[of_chunk], self._device), :found.shape[1]] = found
         parallel.all_reduce([numbers])
         return numbers.cpu()

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ding_grpo.rl_utils.on_device import on_device
+
 from .attention import Seen
 
 SIZES = 48  # number of sizes that ``divide`` distinguishes; with more, neighbouring sizes count as equal
@@ -84,7 +86,7 @@ class Packed:
         tokens = np.concatenate([band.places for band in bands])
         self._index: Optional[Tensor] = None  # None if the bands have them in this order
         if not (tokens[1:] > tokens[:-1]).all():
-            self._index = torch.from_numpy(tokens.argsort(kind='stable')).to(bands[0].tokens.device)
+            self._index = on_device(tokens.argsort(kind='stable'), bands[0].tokens.device)
 
     def join(self, parts: List[Tensor]) -> Tensor:
         """The tokens of all bands, in the order of the packed row, from the results (tokens, *) of ``Band.take``."""
@@ -94,7 +96,7 @@ class Packed:
 
 def _to(device: torch.device, *arrays: np.ndarray) -> Tuple[Tensor, ...]:
     """Arrays on a device, by one copy."""
-    together = torch.from_numpy(np.concatenate(arrays)).to(device)
+    together = on_device(np.concatenate(arrays), device)
     return together.split([len(x) for x in arrays])
 
 

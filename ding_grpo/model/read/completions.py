@@ -5,6 +5,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from ding_grpo.rl_utils.on_device import on_device
+
 from .bands import divide
 from .packed_row import read_packed
 from .prompts import SEGMENT, PromptBatch, PromptTree
@@ -84,6 +86,6 @@ def read_unshared(
             out = module(input_ids=pad_sequence(whole, batch_first=True), use_cache=False)[result]
         step = torch.arange(columns)
         at = of_prompt[chosen].unsqueeze(1) - 1 + torch.minimum(step, given[chosen].unsqueeze(1) - 1)  # (b, S)
-        parts.append(out[torch.arange(len(chosen)).unsqueeze(1), at.to(out.device)])
+        parts.append(out[torch.arange(len(chosen)).unsqueeze(1), on_device(at, out.device)])
         order += chosen
-    return torch.cat(parts)[torch.tensor(order, device=completion.device).argsort()]
+    return torch.cat(parts)[on_device(order, completion.device).argsort()]

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from ding_grpo.rl_utils.on_device import on_device
+
 from .growing import Growing
 from .packed_row import read_packed
 from .prompts import SEGMENT, PromptBatch, PromptTree
@@ -173,7 +175,7 @@ class RereadDecoding(Decoding):
 
     def _read(self) -> Tensor:
         logit = self._lm(input_ids=pad_sequence(self._rows, batch_first=True), use_cache=False).logits
-        last = torch.tensor([len(row) - 1 for row in self._rows], device=logit.device)
+        last = on_device([len(row) - 1 for row in self._rows], logit.device)
         return logit[torch.arange(len(last), device=logit.device), last, :self._tokens]
 
 

@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from ding_grpo.rl_utils.on_device import on_device
+
 from .attention import TOKEN, Options, Seen, attended, call_time
 from .bands import Band, Packed, divide
 from .prompts import PromptTree
@@ -64,7 +66,7 @@ class Growing:
         self._common, self._remaining, self._beginning, self._row = common, remaining, beginning, row
         skipped = [common[i] for i in beginning] if common else [0] * len(remaining)
         lengths = [skipped[i] + remaining[i] for i in row]
-        self._length, self._longest = torch.tensor(lengths, device=device), max(lengths)  # (B, )
+        self._length, self._longest = on_device(lengths, device), max(lengths)  # (B, )
         start = list(accumulate([*common, *remaining], initial=0))
         after = [remaining[i] for i in row]  # number of tokens between a line's beginning and its own tokens
         self._levels = []
@@ -195,7 +197,7 @@ class _Level(NamedTuple):
         for chosen in divide(sizes, lambda count, m, n: call + count * n * (m + TOKEN)):
             segments = Band([(start[used[i]], lengths[used[i]]) for i in chosen], device)
             shares.append((segments, Band([(first[i], count[i]) for i in chosen], device, order)))
-        return cls(shares, Packed([lines for _, lines in shares]), torch.tensor(after, device=device))
+        return cls(shares, Packed([lines for _, lines in shares]), on_device(after, device))
 
     def grids(self, k: Tensor, v: Tensor) -> List[Tuple[Tensor, Tensor]]:
         """Keys and values of the segments, (K, N, D) -> (p, K, L, D) for each share."""
@@ -242,7 +244,7 @@ class _PromptPack(NamedTuple):
         if not tree.common:
             return cls(tree.ids, tree.position, tree.last, None, Whole(tree))
         begin, device = sum(tree.common), tree.ids.device
-        number, length = (torch.tensor(x, device=device) for x in (tree.beginning, tree.remaining))
+        number, length = (on_device(x, device) for x in (tree.beginning, tree.remaining))
         common = PromptTree([], tree.common, [0] * len(tree.common), tree.ids[:begin], tree.position[:begin], number)
         rest = pad_sequence(tree.ids[begin:].split(tree.remaining), batch_first=True)  # (P, L)
         branches = RowTree.of(common, F.pad(rest, (0, 1)), length, hidden)

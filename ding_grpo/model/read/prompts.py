@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ding_grpo.rl_utils.on_device import on_device
+
 # Number of tokens whose reading takes as long as the attention to one more segment above others.
 SEGMENT = 64
 
@@ -25,9 +27,9 @@ class PromptBatch(NamedTuple):
         index: Dict[Tuple[int, ...], int] = {}
         row = [index.setdefault(tuple(p.tolist()), len(index)) for p in prompts]
         length = max(len(p) for p in index)
-        ids = torch.tensor([(0, ) * (length - len(p)) + p for p in index])  # (P, L)
-        mask = torch.tensor([[0] * (length - len(p)) + [1] * len(p) for p in index])  # (P, L)
-        return cls(ids.to(device), mask.to(device), torch.tensor(row, device=device), list(map(list, index)))
+        ids = [(0, ) * (length - len(p)) + p for p in index]  # (P, L)
+        mask = [[0] * (length - len(p)) + [1] * len(p) for p in index]  # (P, L)
+        return cls(*(on_device(x, device) for x in (ids, mask, row)), list(map(list, index)))
 
     @property
     def length(self) -> Tensor:
@@ -77,9 +79,9 @@ class PromptTree(NamedTuple):
             common,
             [len(x) - n for x, n in zip(tokens, skipped)],
             beginning,
-            torch.tensor(list(chain(*ids)), device=device),
-            torch.tensor(list(chain(*position)), device=device),
-            rank.to(device)[prompts.row],
+            on_device(list(chain(*ids)), device),
+            on_device(list(chain(*position)), device),
+            on_device(rank, device)[prompts.row],
         )
 
     @property
@@ -98,7 +100,7 @@ class PromptTree(NamedTuple):
     def last(self) -> Tensor:
         """Place of each prompt's last token in the packed row, (P, )."""
         ends = [start + n - 1 for start, n in self.segments[len(self.common):]]
-        return torch.tensor(ends, device=self.row.device)
+        return on_device(ends, self.row.device)
 
 
 def common_spans(prompts: Sequence[List[int]], least: int) -> List[Tuple[int, int, int]]:

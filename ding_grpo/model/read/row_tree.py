@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ding_grpo.rl_utils.on_device import on_device
+
 from .prompts import PromptTree
 
 # Number of query-key pairs that take as long as reading one more token: of the smallest models, and of others in
@@ -59,7 +61,7 @@ class RowTree(NamedTuple):
                 position.append(of_prompts[number] + at)
                 total += size
         joined = [np.concatenate(x) if x else np.empty(0, dtype=int) for x in (ids, position)]
-        tensors = (torch.from_numpy(x).to(completion.device) for x in (*joined, place))
+        tensors = (on_device(x, completion.device) for x in (*joined, place))
         return cls(prompt, length, seen, *tensors, 1 + int(joined[1].max(initial=-1)))
 
 

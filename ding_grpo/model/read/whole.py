@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ding_grpo.rl_utils.check import widened
+from ding_grpo.rl_utils.on_device import on_device
 
 from .attention import TOKEN, Options, Seen, added, attended, call_time, flash, flash_backward, is_fast, plain
 from .bands import Band, Packed, divide
@@ -45,7 +46,7 @@ class _Own(NamedTuple):
             seen = np.tile(np.eye(longest, dtype=bool), (len(found), 1, 1))  # a padded cell sees itself
             for i, mask in enumerate(masks):
                 seen[i, :len(mask), :len(mask)] = mask
-            keys, first = torch.from_numpy(seen).unsqueeze(1).to(device), _first(masks, call)
+            keys, first = on_device(seen, device).unsqueeze(1), _first(masks, call)
             own.append(cls(Band(list(found), device), Seen(keys), first, Seen(keys[:, :, first:]) if first else None))
         return own
 
@@ -99,7 +100,7 @@ class _Above(NamedTuple):
         divided = divide(sizes, lambda count, m, n: call + count * (m * (n + TOKEN) + n * TOKEN))
         chosen = [[seeing[i] for i in band] for band in divided]
         bands = [tuple(Band([x[i] for i in band], device) for x in (below, above)) for band in chosen]
-        offsets = [torch.tensor([offset[i] for i in band], device=device) for band in chosen]
+        offsets = [on_device([offset[i] for i in band], device) for band in chosen]
         first, end = below[0][0], sum(below[-1])
         return cls(slice(first, end), bands, Packed([band for band, _ in bands]), offsets)
 
