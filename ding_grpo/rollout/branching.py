@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ding_grpo.rl_utils import entropy
+from ding_grpo.rl_utils.on_device import on_device
 
 
 class Point(NamedTuple):
@@ -104,7 +105,7 @@ class Branching:
                         lead[place[lines[row]]] = place[lines[part.leader]]
                 grown += parts
             tree.nodes = grown
-        return torch.tensor(lead, device=live.device)
+        return on_device(lead, live.device)
 
     def _divided(
             self, tree: Tree, node: Node, lines: Dict[int, int], t: int, action: Tensor, entropy: Callable[[], float]

@@ -4,6 +4,8 @@ from typing import Dict, List, Sequence, Tuple
 import torch
 from torch import Tensor
 
+from ding_grpo.rl_utils.on_device import on_device
+
 
 class EarlyStop:
     """The rows of a batch that count: of each group the first ``enough`` by (length, row), or, of an engine, the first
@@ -14,7 +16,7 @@ class EarlyStop:
         """``keys``: (group, row) of each of the B rows; all rows of a group are present. ``enough``: number of rows of
         a group that count, at least 1."""
         index: Dict[int, int] = {}
-        self._group = torch.tensor([index.setdefault(group, len(index)) for group, _ in keys], device=device)  # (B, )
+        self._group = on_device([index.setdefault(group, len(index)) for group, _ in keys], device)  # (B, )
         self._keys, self._groups, self._enough = keys, len(index), enough
         self._stopped = torch.zeros(len(keys), dtype=torch.bool, device=device)
 

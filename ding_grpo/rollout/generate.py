@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from ding_grpo.rl_utils.check import wide_type
+from ding_grpo.rl_utils.on_device import on_device
 
 from .branching import Branching
 from .early_stop import EarlyStop
@@ -56,7 +57,7 @@ def generate(
         - branching (:obj:`Optional[Branching]`): Which rows are the same so far; None: each is sampled by itself.
     """
     device, rows = prompts.ids.device, len(prompts.row)
-    eos = torch.tensor(list(eos_token_ids), dtype=torch.long, device=device)
+    eos = on_device(torch.tensor(list(eos_token_ids), dtype=torch.long), device)
     room = max_new_tokens  # of the longest prompt, up to the longest row
     if limit is not None:
         limit = limit.clamp(max=max_new_tokens)
@@ -84,7 +85,7 @@ def generate(
                 running &= limit[live] > t + 1
             if ends is not None:
                 said = torch.cat([running.unsqueeze(1), found.action[live, :t + 1]], dim=1).tolist()  # waits once
-                running = torch.tensor([bool(runs) and not ends(tokens) for runs, *tokens in said], device=device)
+                running = on_device([bool(runs) and not ends(tokens) for runs, *tokens in said], device)
             if early_stop is not None:
                 running = early_stop.after_token(live, running)
             stay = lines.staying(token, running)
@@ -93,7 +94,7 @@ def generate(
             # copying keys pays off only if enough rows have ended
             if len(stay) < len(running) and (lines.merged or len(stay) <= 0.75 * len(running)):
                 lines.keep(stay)
-                rows_left = torch.tensor(stay, device=device)
+                rows_left = on_device(stay, device)
                 prefixes.keep(rows_left)
                 live, token, running = live[rows_left], token[rows_left], running[rows_left]
                 uniform = None if uniform is None else uniform[rows_left]

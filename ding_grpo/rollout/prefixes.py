@@ -3,6 +3,8 @@ from typing import NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
+from ding_grpo.rl_utils.on_device import on_device
+
 from .sampling import Sampling
 
 
@@ -44,7 +46,7 @@ class Prefixes:
             if ids is not None:
                 allowed[line] = False
                 allowed[line, list(ids)] = True
-        return seen, allowed.to(action.device)
+        return seen, on_device(allowed, action.device)
 
     def add(self, token: Tensor) -> None:
         """Append a token to each row."""
