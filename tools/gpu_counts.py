@@ -5,7 +5,7 @@ What a GPU would have to launch and to wait for, counted on a CPU by a simulated
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Dict, NamedTuple, Tuple
+from typing import Dict, List, NamedTuple, Tuple
 
 import click
 import torch
@@ -19,7 +19,7 @@ from ding_grpo.instruments.watch import EACH_BEFORE  # noqa: E402
 from ding_grpo.model import CausalLM, PromptBatch  # noqa: E402
 from ding_grpo.rl_utils import linear_log_prob  # noqa: E402
 from ding_grpo.rollout import Sampling, generate  # noqa: E402
-from tests.policies import reward, sample_groups, token_policy  # noqa: E402
+from tests.policies import reward, sample_groups, token_policy, update  # noqa: E402
 from tests.simulated_gpu import SimulatedGPU  # noqa: E402
 
 PAGE = ROOT / 'docs' / 'results' / 'gpu_counts.md'
@@ -84,6 +84,7 @@ def _counted(kind: str, prompts: str, layers: int) -> Counter:
         rollout = generate(model, batch, TOKENS, ENDS, Sampling(), uniform)
         found['sampled'], found['token waits'] = gpu.counts.launches.total(), gpu.counts.waits.total()
         found['tokens'] = rollout.action.shape[1]
+        found.update({f'token {kind}': number for kind, number in gpu.counts.copies.items()})
         action = rollout.action.clamp(min=0)
         gpu.counts.reset()
         hidden = model.completion_hidden(batch, action, rollout.length)
@@ -92,7 +93,36 @@ def _counted(kind: str, prompts: str, layers: int) -> Counter:
         logp.sum().backward()
         found['backward'] = gpu.counts.launches.total() - found['forward']
         found['batch waits'] = gpu.counts.waits.total()
+        found.update({f'batch {kind}': number for kind, number in gpu.counts.copies.items()})
     return found
+
+
+class Copies(NamedTuple):
+    """Copies to the GPU by their memory; the last ones are waited for."""
+    pinned: float
+    pageable: float
+    blocking: float
+
+
+def copies(prompts: str) -> Tuple[Copies, Copies]:
+    """For each sampled token, and for a learned batch, whatever number of layers."""
+    found = _counted('llama', prompts, min(LAYERS))
+    token, batch = ([found[f'{part} {kind}'] for kind in Copies._fields] for part in ('token', 'batch'))
+    return Copies(*(x / found['tokens'] for x in token)), Copies(*batch)
+
+
+def copies_of_run() -> Tuple[Copies, Copies]:
+    """Of a collect, and of its update, which learns a mini-batch in several parts."""
+    with SimulatedGPU() as gpu:
+        policy, found = token_policy(dict(cuda=True), micro_batch_tokens=32), []
+        update(policy)  # the first one also tries the architecture
+        gpu.counts.reset()
+        groups = sample_groups(policy, collect=1, reward=reward)
+        found.append(gpu.counts.copies)
+        gpu.counts.reset()
+        policy.learn_mode.forward(groups)
+        found.append(gpu.counts.copies)
+        return tuple(Copies(*(x[kind] for kind in Copies._fields)) for x in found)
 
 
 def waits_of_update() -> Tuple[int, int]:
@@ -135,6 +165,12 @@ def table(found: Dict[Tuple[str, str], Found]) -> str:
     return tabulate(rows, head, tablefmt='github', disable_numparse=True)
 
 
+def _of_text(sent: List[Copies]) -> Dict[str, str]:
+    names = ('of_token', 'of_batch', 'of_collect', 'of_update')
+    numbers = {name: f'{x.pageable:.3g} + {x.pinned:.3g}' for name, x in zip(names, sent)}
+    return dict(numbers, blocking=f'{sum(x.blocking for x in sent):.3g}')
+
+
 @click.command(help=__doc__)
 @click.option('--write', is_flag=True, help='Write the page.')
 def main(write: bool) -> None:
@@ -147,8 +183,10 @@ def main(write: bool) -> None:
     click.echo(table(found))
     waits, peak = waits_of_update(), peak_of_keys()
     click.echo(f'waits of an update: {waits}; peak of keys and values: {peak:.2f}')
+    sent = [*copies('uneven'), *copies_of_run()]
+    click.echo('copies to the GPU: {}; {}; {}; {}'.format(*sent))
     if write:
-        text = TEXT.format(table=table(found), waits=waits[0], first=waits[1], peak=peak)
+        text = TEXT.format(table=table(found), waits=waits[0], first=waits[1], peak=peak, **_of_text(sent))
         PAGE.write_text(text, encoding='utf-8')
         click.echo(f'wrote {PAGE}')
 
@@ -167,6 +205,9 @@ Operations of two devices are an error, as they are on a GPU.
 - A launch is an operation of torch that computes or copies. Views and allocations launch nothing. A library may launch
   several kernels for one operation, so these are lower bounds.
 - A wait is an operation after which the CPU needs a number, or a size, that the GPU computes.
+- Copies to the GPU are counted apart, from pageable + from pinned memory (more than 64 KiB): {of_token} for a token,
+  all before the first one, and {of_batch} for a batch of the uneven prompts; {of_collect} in a collect of think_answer,
+  small, and {of_update} in its update, which learns a mini-batch in several parts. {blocking} of them are waited for.
 - A batch is learned in one pass, forward and backward, without the optimizer.
 - A whole update of think_answer, small, with one mini-batch in one part, waits {waits} times; {first} times among the
   first ten, in which the instruments read the rows twice more.

@@ -2,7 +2,7 @@
 import pytest
 
 from tests.cases import brief
-from tools.gpu_counts import Found, count, peak_of_keys, waits_of_update
+from tools.gpu_counts import Found, copies, copies_of_run, count, peak_of_keys, waits_of_update
 
 # At most, with prompts of uneven lengths: see docs/results/gpu_counts.md.
 BUDGETS = dict(
@@ -23,6 +23,13 @@ def test_launches_and_waits(kind):
 def test_waits_of_an_update():
     most_updates, first_ones = waits_of_update()
     assert most_updates <= 10 and first_ones <= 26
+
+
+def test_copies_to_the_gpu():
+    """None is waited for; rows as small as these need no pinned memory."""
+    assert copies('uneven') == ((0, 21 / 32, 0), (0, 11, 0))
+    collect, update = copies_of_run()
+    assert collect <= (0, 44, 0) and update <= (0, 211, 0)
 
 
 @pytest.mark.algotest
