@@ -4,6 +4,7 @@ more as its own teacher. The best of each way's tries is run on other seeds. Fin
 Writes docs/results/four_ways.md.
 """
 import os
+import shutil
 import statistics
 import time
 from functools import partial
@@ -81,6 +82,8 @@ def learn(work: Tuple[str, str, str, int]) -> Outcome:
             collect=collect,
             max_train_iter=int(task.most * (MORE_ROWS if 'tree' in collect else 1)) // (16 * collect['groups'])
         )
+        for part in ('ckpt', 'model'):  # up to 4 GB a run
+            shutil.rmtree(os.path.join(r.folder, part), ignore_errors=True)
         metrics = read_json_lines(os.path.join(r.folder, 'log', 'learner', 'metrics.jsonl'))[:r.solved]
         tokens, seconds = (sum(m[key] for m in metrics) for key in (TOKENS, SECONDS))
         solved = r.solved is not None and tokens <= task.most * LONGEST[name]

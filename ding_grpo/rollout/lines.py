@@ -62,7 +62,7 @@ class Lines:
         self.merged, self.row = len(pair) <= MERGED * len(token), None
         if self.merged:
             parent, tokens = np.divmod(pair, self.logit.shape[1])
-            self.row, token = (torch.from_numpy(x).to(token.device) for x in (row, tokens))
+            self.row, token = (on_device(x, token.device) for x in (row, tokens))
         if not np.array_equal(parent, range(len(self.logit))):
             self._decoding.keep(torch.from_numpy(parent))
         return token

@@ -103,7 +103,7 @@ class CachedDecoding(Decoding):
 
     def keep(self, lines: Tensor) -> None:
         self._cache.reorder_cache(lines)  # of all layers, including those with a state instead of keys
-        self._mask = None if self._mask is None else self._mask[lines.to(self._mask.device)]
+        self._mask = None if self._mask is None else self._mask[on_device(lines, self._mask.device)]
 
     def _read(self, ids: Tensor, **options: int) -> Tensor:
         if self._mask is not None:
@@ -142,7 +142,7 @@ class ByLengthDecoding(Decoding):
     def keep(self, lines: Tensor) -> None:
         parts, kept = [], []
         for part, own in zip(self._parts, self._lines):
-            lines = lines.to(own.device)
+            lines = on_device(lines, own.device)
             here = torch.isin(lines, own).nonzero().squeeze(1)
             if len(here):
                 part.keep(torch.searchsorted(own, lines[here]))

@@ -76,7 +76,7 @@ class Growing:
 
     def keep(self, lines: Tensor) -> None:
         """Continue with the lines of these indices only; layer by layer, without a second set of all keys."""
-        device, kept = self._length.device, lines.to(self._length.device)
+        device, kept = self._length.device, on_device(lines, self._length.device)
         for layer, own in self._own.items():
             self._own[layer] = tuple(x[kept] for x in own)
         self._count = None if self._count is None else self._count[kept]
