@@ -1,9 +1,10 @@
 """Rows that have the same prompt and the same tokens so far are decoded once."""
 from typing import List, NamedTuple, Optional
 
-import numpy as np
 import torch
 from torch import Tensor
+
+from ding_grpo.rl_utils.on_device import on_device
 
 MERGED = 0.5  # largest number of lines per row: with more of them, dividing lines costs more than it saves
 
@@ -57,12 +58,13 @@ class Lines:
 
     def _divide(self, token: Tensor) -> Tensor:
         """Make rows of a line that have sampled different tokens different lines; the token of each line."""
-        tokens, parent = map(np.array, self._said)
-        pair, row = np.unique(parent * self.logit.shape[1] + tokens, return_inverse=True)
+        vocabulary = self.logit.shape[1]
+        tokens, parent = map(torch.tensor, self._said)
+        pair, row = torch.unique(parent * vocabulary + tokens, return_inverse=True)
         self.merged, self.row = len(pair) <= MERGED * len(token), None
         if self.merged:
-            parent, tokens = np.divmod(pair, self.logit.shape[1])
-            self.row, token = (on_device(x, token.device) for x in (row, tokens))
-        if not np.array_equal(parent, range(len(self.logit))):
-            self._decoding.keep(torch.from_numpy(parent))
+            parent = pair // vocabulary
+            self.row, token = (on_device(x, token.device) for x in (row, pair % vocabulary))
+        if not torch.equal(parent, torch.arange(len(self.logit))):
+            self._decoding.keep(parent)
         return token
