@@ -34,12 +34,13 @@ class GRPOCommandModePolicy(GRPOPolicy, DummyCommandModePolicy):
 
     @classmethod
     def default_config(cls) -> EasyDict:
-        """Each pipeline of DI-engine reads it before all else, by ``compile_config``."""
+        """DI-engine's pipelines for commands read it before all else, by ``compile_config``."""
         compiling = sys._getframe(1)
-        pipeline = compiling.f_back
-        place = pipeline.f_globals['__name__']
-        if compiling.f_code.co_name == 'compile_config' and place.startswith('ding.entry.') and place not in PIPELINES:
-            raise refusal(pipeline.f_code.co_name)
+        if compiling.f_code.co_name == 'compile_config':
+            pipeline = compiling.f_back
+            place = pipeline.f_globals['__name__']
+            if place.startswith('ding.entry.') and place not in PIPELINES:
+                raise refusal(pipeline.f_code.co_name)
         return super().default_config()
 
     def __init__(self, *args, **kwargs) -> None:

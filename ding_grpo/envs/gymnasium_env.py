@@ -230,10 +230,11 @@ def _wrapped(env: gymnasium.Env, wrapper: Any) -> gymnasium.Env:
 
 def _check_wrappers(wrappers: Any) -> None:
     """Check each wrapper in a list; DI-engine ignores keys that it does not know, and exits where cv2 is missing."""
-    kinds = [wrapper.get('type') for wrapper in wrappers or [] if isinstance(wrapper, dict)]
+    listed = wrappers if isinstance(wrappers, list) else []
+    kinds = [wrapper.get('type') for wrapper in listed if isinstance(wrapper, dict)]
     if (wrappers == 'atari_default' or 'warp_frame' in kinds) and find_spec('cv2') is None:
         raise ConfigError(f"env.env_wrapper = {wrappers!r}: needs the extra: pip install '.[atari]' in the clone")
-    for wrapper in wrappers if isinstance(wrappers, list) else []:
+    for wrapper in listed:
         if callable(wrapper):
             continue
         require_dict(wrapper, 'env.env_wrapper: a wrapper')

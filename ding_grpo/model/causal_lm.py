@@ -61,8 +61,9 @@ class CausalLM(nn.Module):
         - gguf_file (:obj:`Optional[str]`): A GGUF file of ``pretrained``. Its weights are converted to ``dtype``, \
             and saved as an ordinary folder.
         - quantize (:obj:`Optional[str]`): With ``lora``, store the frozen weights of linear layers in ``4bit`` (NF4) \
-            or ``8bit`` (extra ``quantize``). They are widened at each call, which takes time. Each becomes small as \
-            it is read, unless ``pretrained`` contains adapters, which are merged into the whole weights first.
+            or ``8bit`` (extra ``quantize``). They are widened at each call, which takes time. Weights of \
+            safetensors files become small as they are read; other files are read whole first, and so is a \
+            ``pretrained`` that contains adapters, to merge them.
     Raises:
         - ConfigError: If a value is invalid; the message names the key.
     """

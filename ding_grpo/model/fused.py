@@ -108,8 +108,11 @@ class _GatedUnit(nn.Module):
         one = next(chain(layer.parameters(), layer.buffers()))  # of few bits if there are buffers alone
         dtype = one.dtype if one.is_floating_point() else None
         x = torch.linspace(-2, 3, gate.in_features, dtype=dtype, device=one.device).unsqueeze(0)
-        with torch.no_grad():
-            return torch.equal(layer(x), _GatedUnit.forward(layer, x))
+        try:
+            with torch.no_grad():
+                return torch.equal(layer(x), _GatedUnit.forward(layer, x))
+        except RuntimeError:  # its parts have different types
+            return False
 
     def forward(self, x: Tensor) -> Tensor:
         gate, value = self.gate_proj(x), self.up_proj(x)

@@ -126,7 +126,7 @@ class _Completions:
 
     def __init__(self, rows: int, most: int, dtype: torch.dtype, device: torch.device) -> None:
         self.action = torch.full((rows, most), -1, dtype=torch.long, device=device)
-        self._none = self.action.new_tensor(-1)
+        self._none = self.action.new_full((), -1)
         self._logp = torch.zeros(rows, most, dtype=dtype, device=device)
         self._kept_ids: List[Tensor] = []
         self._kept_sets: List[KeptSets] = []

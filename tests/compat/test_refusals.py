@@ -48,6 +48,12 @@ def test_other_pipelines_of_a_program_end_before_there_is_a_folder(name, own_fol
     assert os.listdir() == []
 
 
+def test_the_defaults_of_a_script():
+    script = 'import ding_grpo; from ding_grpo.compat.late import GRPOCommandModePolicy as policy; '
+    script += 'print(policy.default_config().type)'
+    assert subprocess.run([sys.executable, '-c', script], capture_output=True, text=True).stdout.endswith('grpo\n')
+
+
 def test_a_module_is_changed_once_it_is_imported(tmp_path, monkeypatch):
     (tmp_path / 'imported_late.py').write_text('value = 1')
     monkeypatch.syspath_prepend(tmp_path)

@@ -96,6 +96,18 @@ def test_weights_that_are_trained_beside_adapters_keep_their_numbers(trained, tm
     same(found, content(loaded(folder, monkeypatch, lora=lora)))
 
 
+@pytest.mark.parametrize(
+    'adapted, trained', [
+        (['gate_proj'], 'up_proj'),
+        (['q_proj', 'gate_proj', 'up_proj'], 'down_proj'),
+    ]
+)
+def test_parts_of_a_unit_with_different_types(adapted, trained, tmp_path):
+    """Adapters are in float32, and what is trained whole beside them in bfloat16."""
+    lora = dict(LORA, target_modules=adapted, modules_to_save=[trained])
+    assert loaded(made(tmp_path), lora=lora, dtype='bfloat16').way
+
+
 def test_tied_weights_inside_the_layers(tmp_path, monkeypatch):
     tied = {f'model.layers.1.self_attn.{name}': f'model.layers.0.self_attn.{name}' for name in ('q_proj.weight', )}
     tied['lm_head.weight'] = 'model.layers.0.mlp.gate_proj.weight'

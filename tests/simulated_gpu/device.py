@@ -257,6 +257,10 @@ def _tensor(gpu: SimulatedGPU, func: Callable, data: Any, *args: Any, device: An
     return gpu.take(made) if on_gpu else made
 
 
+def _new_tensor(gpu: SimulatedGPU, func: Callable, x: Tensor, data: Any, dtype: Any = None) -> Tensor:
+    return _tensor(gpu, torch.tensor, data, dtype=dtype or x.dtype, device=gpu.of(x))
+
+
 def _pinned(gpu: SimulatedGPU, func: Callable, x: Tensor) -> Tensor:
     found = x.clone()
     found.untyped_storage().pinned = True
@@ -298,6 +302,7 @@ SPECIAL = {
     torch.Tensor.cpu: lambda gpu, func, x: _to(gpu, torch.Tensor.to, x, CPU),
     torch.tensor: _tensor,
     torch.as_tensor: _tensor,
+    torch.Tensor.new_tensor: _new_tensor,
     torch.Tensor.tolist: _list,
     torch.Tensor.numpy: _array,
     torch.Tensor.__array__: _array,

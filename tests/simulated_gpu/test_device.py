@@ -24,9 +24,10 @@ class TestCopies:
         assert not gpu.counts.launches
         few.to('cuda')
         torch.tensor([1, 2], device='cuda')
+        there.new_tensor(1)
         there[torch.tensor([0, 3])]  # an index of the host
         there[:, 0].copy_(torch.ones(4))
-        assert gpu.counts.copies['blocking'] == 4 and gpu.counts.copied['blocking'] == 12 + 16 + 16 + 16
+        assert gpu.counts.copies['blocking'] == 5 and gpu.counts.copied['blocking'] == 12 + 16 + 4 + 16 + 16
         assert gpu.counts.launches == dict(index=1) and not gpu.counts.waits
 
 
@@ -41,6 +42,7 @@ class TestPlaces:
             lambda: torch.ones(3).to(torch.zeros(1, device='cuda')),
             lambda: torch.ones(3, 2, device='cuda')[1:].t() + 1,
             lambda: torch.ones(3, device='cuda').new_zeros(2),
+            lambda: torch.ones(3, device='cuda').new_tensor([2.0]),
             lambda: copy.deepcopy(torch.ones(3, device='cuda')),
             lambda: torch.nn.Linear(2, 2).to('cuda').weight,
             lambda: torch.nn.Linear(2, 2, device='cuda')(torch.ones(1, 2, device='cuda')),

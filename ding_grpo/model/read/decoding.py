@@ -87,7 +87,7 @@ class CachedDecoding(Decoding):
     def __init__(self, model: Any, prompts: PromptBatch, masked: bool = True) -> None:
         """``masked``: whether to pass mask and positions to the model. Some architectures count positions themselves,
         and others miscount them, with or without padding."""
-        self._lm, self._tokens = model.lm, model.output_tokens
+        self._lm, self._tokens, self._device = model.lm, model.output_tokens, prompts.ids.device
         self._cache = None
         self._mask: Optional[Tensor] = prompts.mask if masked else None
         logit = self._read(prompts.ids, logits_to_keep=1)
@@ -102,8 +102,9 @@ class CachedDecoding(Decoding):
         return self._read(token.unsqueeze(1))
 
     def keep(self, lines: Tensor) -> None:
+        lines = on_device(lines, self._device)
         self._cache.reorder_cache(lines)  # of all layers, including those with a state instead of keys
-        self._mask = None if self._mask is None else self._mask[on_device(lines, self._mask.device)]
+        self._mask = None if self._mask is None else self._mask[lines]
 
     def _read(self, ids: Tensor, **options: int) -> Tensor:
         if self._mask is not None:

@@ -106,7 +106,7 @@ class Growing:
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
         """Like ``Whole.attend``: of the prompts at the first call, then of T tokens per line, line by line."""
         if layer not in self._packed and layer not in self._grids:
-            self._packed[layer] = tuple(self.prompts.of_tree(x[0]) for x in (k, v))
+            self._packed[layer] = tuple(_alone(self.prompts.of_tree(x[0])) for x in (k, v))
             return self.prompts.whole.attend(layer, q, k, v, options)
         if layer in self._packed:
             packed = self._packed.pop(layer)
@@ -261,3 +261,8 @@ class _PromptPack(NamedTuple):
     def of_tree(self, x: Tensor) -> Tensor:
         """Keys or values of the tree's tokens (K, N, D), from those of the tokens read (K, M, D)."""
         return x if self.place is None else x[:, self.place]
+
+
+def _alone(x: Tensor) -> Tensor:
+    """Without the memory of a larger tensor of which it is a part, such as one with the queries."""
+    return x.clone() if x.untyped_storage().nbytes() > x.nbytes else x
