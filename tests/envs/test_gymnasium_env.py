@@ -113,6 +113,7 @@ NOWRAP = "env.env_wrapper.type = 'flatten_obs': DI-engine has no such wrapper .*
         (dict(env_wrapper=[dict(type='frame_stack', n_frames=2)]), UNKNOWN),
         (dict(env_wrapper=[dict(type='noop_reset')]), r"env.env_wrapper = \[{'type': 'noop_r"),
         (dict(env_wrapper=[]), r'env.env_wrapper = \[\]: none of the wrappers reports the return'),
+        (dict(env_wrapper=5), 'env.env_wrapper = 5: DI-engine cannot create it'),
         (dict(env_id='Mine-v0'), r'If a module of yours registers it, .*create_config.env.import_names'),
         (dict(gymnasium_wrappers=['gymnasium.wrappers:Flat']), "env.gymnasium_wrappers.type = .* no 'Flat'"),
         (dict(gymnasium_wrappers=[dict(type='gymnasium.wrappers:TimeLimit')]), 'cannot be put around the env'),
