@@ -14,7 +14,7 @@ from .export import replaced_weights, save_folder
 from .fast_linear import make_fast
 from .fused import fuse
 from .lora import add_adapters, check_base
-from .quantized import check_quantize, packing, quantize_linear
+from .quantized import check_adapters, check_quantize, packing, quantize_linear
 from .read.completions import States, read_shared, read_unshared
 from .read.decoding import PADDED, SHARED, Decoding, start
 from .read.output_head import OutputHead
@@ -105,6 +105,7 @@ class CausalLM(nn.Module):
             self._peft = (add_adapters(self.lm, lora), )  # a tuple hides it from nn.Module: ``lm`` has its modules
             self.eval()  # includes the adapters
         if quantize is not None:
+            check_adapters(self._peft[0].active_peft_config, quantize)
             quantize_linear(self.lm, self.trunk, quantize)
         fuse(self.trunk)  # compares numbers, which weights that become small have only now
         self._save_merged, self._cuda_graphs, self.autocast = save_merged, cuda_graphs, arithmetic

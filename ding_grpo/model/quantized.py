@@ -120,6 +120,17 @@ def check_quantize(kind: Optional[str], lora: Any, save_merged: bool) -> None:
         ) from error
 
 
+def check_adapters(config: Any, kind: str) -> None:
+    """Check the configuration of peft's adapters beside weights of few bits."""
+    for key in ('use_dora', 'target_parameters'):
+        value = getattr(config, key, None)
+        if value:
+            raise ConfigError(
+                f'policy.model.lora: {key} = {value!r} needs whole weights, which policy.model.quantize = {kind!r} '
+                'does not keep. Leave out one of them.'
+            )
+
+
 def packing(kind: str, lora: Union[dict, str]) -> ContextManager:
     """Context in which a model is loaded so that ``quantize_linear`` finds ``PackedWeight`` in place of what it would
     make small, with the exception of weights that are tied, or trained beside these adapters."""

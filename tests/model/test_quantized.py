@@ -86,6 +86,11 @@ def test_a_layer_is_that_of_its_wide_weight(kind, most):
         (dict(quantize='4bit'), "quantize = '4bit': needs policy.model.lora"),
         (dict(quantize='nf4', lora=LORA), "quantize = 'nf4': must be one of '4bit', '8bit', or None"),
         (dict(quantize='8bit', lora=LORA, save_merged=True), 'save_merged = True would save the rounded weights'),
+        (dict(quantize='4bit', lora=dict(LORA, use_dora=True)), 'use_dora = True needs whole weights'),
+        (
+            dict(quantize='8bit', lora=dict(LORA, target_parameters=['mlp.up_proj.weight'])),
+            "target_parameters = .'mlp.up_proj.weight'. needs whole weights"
+        ),
     ],
     ids=str
 )
