@@ -145,7 +145,8 @@ class _Attention(nn.Module):
         """Whether ``_turned`` has the result of the architecture's function on a few numbers of each type."""
         forward = unwrap(type(layer).forward)
         own = forward.__globals__.get(ROTATE) if ROTATE in forward.__code__.co_names else None
-        if own is None or [*signature(own).parameters] != ['q', 'k', 'cos', 'sin', 'unsqueeze_dim']:
+        named = [] if own is None else [(x.name, x.default is x.empty) for x in signature(own).parameters.values()]
+        if named != [('q', True), ('k', True), ('cos', True), ('sin', True), ('unsqueeze_dim', False)]:
             return False
         x = torch.linspace(-2, 3, 96).view(1, 6, 2, 8)
         for kind, of_angles in ((torch.float32, ) * 2, (torch.bfloat16, ) * 2, (torch.bfloat16, torch.float32)):

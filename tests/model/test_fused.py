@@ -169,6 +169,18 @@ class TestRotaryEmbedding:
                 layer(x[..., :3], angles, mask)
         assert modeling_llama.apply_rotary_pos_emb is rotate and calls['neg'] == (2 if trained else 0)
 
+    def test_a_function_that_may_get_queries_alone_is_left(self, monkeypatch):
+        """As of Qwen4Exp, whose indexer has no keys to turn."""
+        own = modeling_llama.apply_rotary_pos_emb
+
+        def rotate(q, k=None, cos=None, sin=None, unsqueeze_dim=1):
+            return own(q, q if k is None else k, cos, sin, unsqueeze_dim)
+
+        monkeypatch.setattr(modeling_llama, 'apply_rotary_pos_emb', rotate)
+        layer = LlamaAttention(ATTENTION, 0)
+        fuse(layer)
+        assert type(layer) is LlamaAttention
+
     @pytest.mark.parametrize('kind', [torch.float32, torch.bfloat16, torch.double], ids=str)
     def test_of_a_part_of_each_head_is_left_to_the_architecture(self, kind, gpu):
         q, k = (torch.randn(1, heads, 5, 12, dtype=kind).cuda() for heads in (4, 2))
