@@ -206,8 +206,9 @@ Operations of two devices are an error, as they are on a GPU.
   several kernels for one operation, so these are lower bounds.
 - A wait is an operation after which the CPU needs a number, or a size, that the GPU computes.
 - Copies to the GPU are counted apart, from pageable + from pinned memory (more than 64 KiB): {of_token} for a token,
-  before the first one and when lines divide or rows leave, and {of_batch} for a batch of the uneven prompts; {of_collect} in a collect of think_answer,
-  small, and {of_update} in its update, which learns a mini-batch in several parts. {blocking} of them are waited for.
+  before the first one and when lines divide or rows leave, and {of_batch} for a batch of the uneven prompts;
+  {of_collect} in a collect of think_answer, small, and {of_update} in its update, which learns a mini-batch in several
+  parts. {blocking} of them are waited for.
 - A batch is learned in one pass, forward and backward, without the optimizer.
 - A whole update of think_answer, small, with one mini-batch in one part, waits {waits} times; {first} times among the
   first ten, in which the instruments read the rows twice more.

@@ -134,8 +134,9 @@ GiB without the process:
 
 - Divided among processes (`policy.shard`), each samples with whole weights, which is then the limit.
 - In 4 and 8 bits the weights of linear layers are small; the embedding is not. One weight at a time is widened.
-  Those of safetensors files become small as they are read, on the CPU, so that loading needs no more than the small model and a few of its
-  weights (`tests/model/test_weight_by_weight.py`); with adapters that are merged first it needs the whole model.
+  Those of safetensors files become small as they are read, on the CPU, so that loading needs no more than the small
+  model and a few of its weights (`tests/model/test_weight_by_weight.py`); with adapters that are merged first it needs
+  the whole model.
 - With `autocast` activations are up to 11 % more than the formula says.
 '''
 
