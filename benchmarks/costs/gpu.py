@@ -154,7 +154,7 @@ def line(name: str, arithmetic: str, found: List[Dict[str, float]], rate: float,
 
 
 def peer_lines(size: Size, device: str, rounds: int, vllm: bool = False) -> None:
-    """Print a line for each update of TRL; with vLLM one that says why there is none, where it cannot run."""
+    """Print a line for each update of TRL; where vLLM cannot run, the reason in place of its line."""
     name = f"TRL{' with vLLM' if vllm else ''}, {'bfloat16' if device == 'cuda' else 'float32'}"
     if vllm and (device != 'cuda' or importlib.util.find_spec('vllm') is None):
         reason = 'needs a GPU' if device != 'cuda' else 'is not installed'

@@ -19,7 +19,7 @@ class RecurrentActor(StepActor):
     def __init__(self, model: nn.Module, cfg: Dict, seed: int) -> None:
         super().__init__(model, cfg, seed)
         self._states: Dict[int, Tensor] = {}  # by environment
-        self._states_aside: Dict[int, Tensor] = {}  # of evaluations, while there is none
+        self._states_aside: Dict[int, Tensor] = {}  # of evaluations; while one runs, those of sampling
 
     def check_learning(self, cfg: Dict) -> None:
         super().check_learning(cfg)

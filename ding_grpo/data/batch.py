@@ -133,7 +133,7 @@ class Batch:
                 left = self.kept_width[:, :longest].cpu().sum(1)[rows]  # a masked row has lost its length
                 taken[name] = value[places(_ranges(words.cumsum(0)[rows] - words[rows], left))]
             else:
-                taken[name] = map_tensors(of_rows if name != 'final_obs' else lambda x: x[rows], value)
+                taken[name] = map_tensors(of_rows if name != 'final_obs' else lambda x: x[at], value)
         return Batch(**taken)
 
     def without(self, rows: Tensor) -> 'Batch':

@@ -255,6 +255,15 @@ class TestRows:
         assert batch.take(torch.tensor([2, 0])).obs['x'].tolist() == [5, 6, 1, 2, 3]
         assert batch.without(batch.group == 0).obs['x'].tolist() == [5, 6, 7]
 
+    def test_rows_on_a_gpu_are_taken_without_a_wait_for_copies(self, gpu):
+        batch = steps_of([[1, 2, 3], [4]], [[5, 6], [7]])
+        batch.final_obs = dict(x=torch.arange(4.))
+        there = batch.to('cuda')
+        gpu.counts.reset()
+        taken = there.take(torch.tensor([2, 0]))
+        assert not gpu.counts.copies['blocking'] and taken.final_obs['x'].is_cuda
+        assert taken.final_obs['x'].tolist() == [2, 0] and taken.obs['x'].tolist() == [5, 6, 1, 2, 3]
+
     def test_steps_are_groups_of_one_row(self):
         batch = steps_of([[1, 2], [3]])
         batch.adv, batch.sampled_after = torch.tensor([[.1, .2], [.3, 0.]]), torch.tensor([5, 6])
