@@ -292,7 +292,7 @@ def main(folder: str, threads: int) -> None:
     main_config.env.stop_value = 1e9
     main_config.policy.learn.update(
         batch_groups=work['groups'],
-        micro_batch_tokens=work.get('micro_batch_tokens'),
+        micro_batch_tokens=work.get('micro_batch_tokens', 'auto'),
         learning_rate=LEARNING_RATE,
         learner=dict(hook=dict(note=note, done=done, save_ckpt_after_iter=10 ** 6)),
     )

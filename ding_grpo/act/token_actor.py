@@ -283,7 +283,7 @@ class TokenActor(Actor):
     def memory_advice(self, cfg: Dict) -> str:
         return (
             'Read fewer tokens at a time, which only changes memory, now policy.learn.micro_batch_tokens = '
-            f'{cfg.learn.micro_batch_tokens}. Or use policy.model.gradient_checkpointing=True or policy.model.lora.'
+            f'{cfg.learn.micro_batch_tokens!r}. Or use policy.model.gradient_checkpointing=True or policy.model.lora.'
         )
 
 

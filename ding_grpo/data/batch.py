@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ding_common import parallel
 from ding_grpo.rl_utils.on_device import on_device
 
-from .micro_batch import cheapest_row, most_parts, share_rows, split_rows
+from .micro_batch import cheapest_row, most_parts, share_rows, split_rows, tokens_at_once
 
 Obs = Union[Tensor, Dict[str, Tensor]]
 # How the fields of groups become those of a batch: padded to the longest row by a value, joined row by row, or one
@@ -173,11 +174,12 @@ class Batch:
         for chosen in order.split(size) if len(count) > 0 else ():
             yield by_group[_ranges(start[chosen], count[chosen])]
 
-    def parts(self, most_tokens: Optional[int], in_step: bool = False) -> Iterator[Tuple[Tensor, 'Batch']]:
+    def parts(self, most_tokens: Union[int, str, None], in_step: bool = False) -> Iterator[Tuple[Tensor, 'Batch']]:
         """Yield the rows that this process reads, as indices and as a batch, in micro-batches of at most
-        ``most_tokens`` tokens, which limit memory, see ``split_rows``. ``in_step``: whether all processes need the same
-        number of parts, since each part is read by all of them together. A process that has fewer adds parts with one
-        row, whose weights are 0, and without indices."""
+        ``most_tokens`` tokens, which limit memory, see ``tokens_at_once`` and ``split_rows``. ``in_step``: whether all
+        processes need the same number of parts, since each part is read by all of them together. A process that has
+        fewer adds parts with one row, whose weights are 0, and without indices."""
+        most_tokens = tokens_at_once(self, most_tokens)
         own = split_rows(self, most_tokens, share_rows(self))
         for rows in own:
             yield rows, self.take(rows)
@@ -186,6 +188,10 @@ class Batch:
             idle = self.take(torch.tensor([cheapest_row(self)]))
             for _ in range(missing):
                 yield torch.tensor([], dtype=torch.long), replace(idle, weight=torch.zeros_like(idle.weight))
+
+    def is_divided(self, most_tokens: Union[int, str, None]) -> bool:
+        """Whether the batch is read in several parts, or by several processes."""
+        return parallel.world_size() > 1 or len(split_rows(self, tokens_at_once(self, most_tokens))) > 1
 
     def to(self, device: torch.device) -> 'Batch':
         """The batch on a device, itself if it is there; prompts and contexts stay where they are."""

@@ -14,6 +14,7 @@ from ding_grpo.rl_utils import preference_data, preference_error
 
 class PreferenceLoss(ExtraLoss):
     """The loss of the pairs of a mini-batch, times its weight."""
+    undivided = True
     logged = ('preference_loss', 'preference_accuracy', 'preference_pairs')
 
     def __init__(self, setting: Setting) -> None:

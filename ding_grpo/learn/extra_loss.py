@@ -21,6 +21,7 @@ class ExtraLoss:
     """A term of the loss. It adds to the loss of a part of the rows, or learns from rows of its own, or both."""
     reads: Tuple[str, ...] = ()  # entries of ``Reading`` that it needs of the rows
     logged: Tuple[str, ...] = ()  # metrics that DI-engine's learner logs
+    undivided = False  # whether it needs all rows of a mini-batch at once
 
     def heads(self) -> Dict[str, Any]:
         """Fields of ``Wanted`` that give what it reads."""

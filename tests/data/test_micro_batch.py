@@ -5,16 +5,17 @@ import torch
 
 from ding_common import ConfigError
 from ding_common.processes.memory import memory_advice
-from ding_grpo.data.micro_batch import share_rows, split_rows
+from ding_grpo.data.micro_batch import AT_ONCE, share_rows, split_rows, tokens_at_once
 from tests.policies import gradient, make_batch, reward, sample_groups, token_policy, update, weights
 from tests.processes import one_of
 
 
-def batch(lengths, prompts):
-    """Rows of these lengths; groups by name, each with a prompt of five tokens."""
+def batch(lengths, prompts, common=0):
+    """Rows of these lengths; groups by name, each with a prompt of five tokens, after as many common ones."""
     weight = (torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)).float()
     group = torch.tensor([ord(name) for name in prompts])
-    return make_batch(weight, group=group, prompts=[torch.arange(5)] * len(prompts))
+    of_name = {name: torch.cat([torch.zeros(common), torch.full((5, ), ord(name))]).long() for name in prompts}
+    return make_batch(weight, group=group, prompts=[of_name[name] for name in prompts])
 
 
 class TestSplit:
@@ -34,9 +35,53 @@ class TestSplit:
         rows = split_rows(batch([4, 4, 3, 4], 'aabc'), most)
         assert [r.tolist() for r in rows] == expected
 
+    def test_a_group_is_divided_only_if_it_does_not_fit(self):
+        rows = split_rows(batch([4] * 5, 'abbbc'), 18)  # 8 and 14, of which 18 would take the first and 11 of the second
+        assert [r.tolist() for r in rows] == [[0], [1, 2, 3], [4]]
+        rows = split_rows(batch([4] * 5, 'abbbc'), 13)
+        assert [r.tolist() for r in rows] == [[0], [1, 2], [3], [4]]
+
+    def test_common_beginnings_cost_once(self):
+        rows = split_rows(batch([4] * 6, 'aabbcc', common=20), 53)  # 31 for the first group of a part, 11 for another
+        assert [r.tolist() for r in rows] == [[0, 1, 2, 3, 4, 5]]
+        rows = split_rows(batch([4] * 6, 'aabbcc', common=20), 52)
+        assert [r.tolist() for r in rows] == [[0, 1, 2, 3], [4, 5]]
+
     def test_rows_that_do_not_count_cost_nothing(self):
         for most in (None, 8):
             assert [r.tolist() for r in split_rows(batch([0, 4, 0], 'aba'), most)] == [[1]]
+
+
+class TestAuto:
+    """What ``micro_batch_tokens='auto'`` chooses."""
+
+    def test_parts_of_a_size_that_depends_on_the_device(self):
+        whole = batch([1001] * 16, 'aaaabbbbccccdddd')
+        assert tokens_at_once(whole, 'auto') == AT_ONCE
+        assert len(split_rows(whole, AT_ONCE)) == 4
+        assert (tokens_at_once(whole, 100), tokens_at_once(whole, None)) == (100, None)
+
+    def test_prompts_are_not_read_much_more_often(self):
+        """Rows of a prompt that is as long as they are: two parts would read it twice, and a third more."""
+        whole = batch([1001] * 7, 'aaaaaaa', common=1000)
+        most = tokens_at_once(whole, 'auto')
+        assert most == 2 * AT_ONCE and len(split_rows(whole, most)) == 1
+
+    def test_nor_is_a_common_beginning(self):
+        """64 groups of 1,000 tokens after 4,000 that all have, 68,000 in all: with 8,192 at a time each of 16 parts
+        would read the 4,000 again. At most a tenth more are read."""
+        whole = batch([498] * 128, [name for name in map(chr, range(200, 264)) for _ in range(2)], common=4000)
+        most = tokens_at_once(whole, 'auto')
+        parts = len(split_rows(whole, most))
+        assert 1 < parts and (parts - 1) * 4000 <= 6800 < (len(split_rows(whole, most // 2)) - 1) * 4000
+
+    def test_steps_of_other_models_are_not_divided(self):
+        assert tokens_at_once(make_batch(torch.ones(100, 100)), 'auto') is None
+
+    def test_a_mini_batch_that_fits_is_bit_equal_to_an_undivided_one(self):
+        auto, whole = (token_policy(micro_batch_tokens=most) for most in ('auto', None))
+        update(auto), update(whole)
+        assert torch.equal(weights(auto), weights(whole))
 
 
 class TestShare:
@@ -156,8 +201,8 @@ class TestMemory:
     @pytest.mark.parametrize(
         'where, beta, key',
         [
-            ('learning', 0., 'micro_batch_tokens = None'),
-            ('learning', 0.1, 'micro_batch_tokens = None'),  # the reference is read first
+            ('learning', 0., "micro_batch_tokens = 'auto'"),
+            ('learning', 0.1, "micro_batch_tokens = 'auto'"),  # the reference is read first
             ('sampling', 0., 'env.collector_env_num, now 2'),
         ]
     )

@@ -73,7 +73,7 @@ def test_equal_rewards_teach_nothing():
 REFUSED = {
     'preference.beta = 0.5: only available with policy.learn.preference.weight above 0': dict(weight=0.),
     'group_size = 1: must be at least 2 with policy.learn.preference': dict(policy=dict(group_size=1), **ALONE),
-    'micro_batch_tokens = 64: must be None with policy.learn.preference': dict(micro_batch_tokens=64),
+    "micro_batch_tokens = 64: must be 'auto' or None with policy.learn.preference": dict(micro_batch_tokens=64),
     "preference.reference = 'start': needs policy.learn.kl.beta above 0": dict(reference='start', kl=dict(beta=0.)),
     'preference.reference': dict(reference='end'),
     'preference.beta': dict(beta=0.),

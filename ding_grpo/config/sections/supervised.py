@@ -162,7 +162,9 @@ def check_preference(policy: Combination) -> None:
         return
     if policy['group_size'] == 1:
         raise policy.refusal('group_size', 'must be at least 2 with policy.learn.preference, which compares two rows.')
-    policy.must_be('learn.micro_batch_tokens', None, 'with policy.learn.preference, which needs both rows of a pair')
+    if policy['learn.micro_batch_tokens'] not in ('auto', None):
+        needs = 'with policy.learn.preference, which needs both rows of a pair'
+        raise policy.refusal('learn.micro_batch_tokens', f"must be 'auto' or None {needs}.")
     if policy['learn.preference.reference'] == 'start' and policy['learn.kl.beta'] == 0:
         raise policy.refusal('learn.preference.reference', 'needs policy.learn.kl.beta above 0, which reads the start.')
 

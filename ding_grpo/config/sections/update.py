@@ -19,10 +19,13 @@ UPDATE = dict(
     # For long episodes: the policy learns more from each collect. Not available for language models and
     # models with a memory.
     batch_steps=optional(COUNT),
-    # (Optional[int]) Maximum number of tokens, of prompts and completions, that learning reads at a time. Larger
-    # mini-batches are divided and their gradients accumulated. It changes memory, not results. Lower it when out
-    # of memory.
-    micro_batch_tokens=optional(COUNT),
+    # (Union[int, str, None]) Maximum number of tokens, of prompts and completions, that learning reads at a time.
+    # Larger mini-batches are divided and their gradients accumulated. It changes memory and time, not results. Lower
+    # it when out of memory. 'auto': 4096 on processors and 16384 on GPUs, or more where prompts would be read too
+    # often; steps of other models and pairs of ``preference`` are not divided. None: never divide.
+    micro_batch_tokens=Key(
+        'auto', Rule(f"{COUNT.allowed}, 'auto' or None", lambda v: v in ('auto', None) or COUNT.holds(v))
+    ),
     # (int) Passes over the groups of one collect. Values above 1 reuse samples, within the clipping range.
     epoch_per_collect=Key(1, SIZE),
     # (Optional[float]) Stop the epochs of an update once the KL (k3) from the sampling policy exceeds this. About
