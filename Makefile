@@ -162,7 +162,7 @@ $(VENV)/.box2d: $(VENV)/.installed
 	@touch $@
 
 $(VENV)/.classic: $(VENV)/.installed
-	$(call install,$(VENV)) -e '.[box2d,mujoco,minigrid]'
+	$(call install,$(VENV)) -e '.[box2d,mujoco,minigrid,atari]'
 	@touch $@
 
 # The package of the model has dependencies that are not needed, and one of them has no wheel.

@@ -188,7 +188,7 @@ def configs(folder: str, work: Dict[str, Any]) -> Tuple[EasyDict, EasyDict]:
             main_config.policy.model.autocast = None
             main_config.policy.learn.update(drop_equal_groups=False, lr_scheduler=dict(type='constant'))
             main_config.policy.collect.problem_order = 'epoch'
-        main_config.env.update(max_new_tokens=work['tokens'])
+        main_config.env.update(max_new_tokens=work.get('tokens', main_config.env.max_new_tokens))
         main_config.env.task.update(work.get('task', {}))
         return main_config, create_config
     model = os.path.join(folder, 'model')

@@ -275,6 +275,7 @@ CLASSIC = dict(
         'MiniGrid-DoorKey-5x5-v0', 0.9, 300_000, 10_000, plugin=True, config='minigrid', episodes=50
     ),
     halfcheetah=as_shipped('HalfCheetah-v5', 1000, 300_000, 20_000, episodes=20),
+    pong=as_shipped('ALE/Pong-v5', 18, 1_000_000, 50_000, plugin=True, config='pong', episodes=10),
     hopper=as_shipped('Hopper-v5', 1000, 300_000, 20_000, HOPPER, config='halfcheetah', episodes=20),
 )  # yapf: disable
 EVERY = {**TASKS, **CLASSIC}

@@ -46,8 +46,8 @@ products.
 "Whole" is everything between two updates: sampling, scoring, loss, optimizer step and logging. Sampling and learning
 are its parts, with the bare products of each. The close looks of the instruments, at the first ten updates of a run
 and at every twentieth, are switched off: at these sizes they make learning up to 1.5 times as long. `smollm2_grpo` is
-the shipped config with SmolLM2-135M-Instruct and {rows} completions per update, in one mini-batch, in bfloat16 where
-the processor multiplies it.
+the shipped config with SmolLM2-135M-Instruct and {rows} completions per update, in one mini-batch of which 4,096
+tokens are read at a time, in bfloat16 where the processor multiplies it.
 
 ## What the rest is
 

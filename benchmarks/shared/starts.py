@@ -12,8 +12,10 @@ FIRST_START = 500_000_000
 
 
 def made(env: Dict[str, Any]) -> gymnasium.Env:
-    """The environment of a config: its ``env_id`` and ``gymnasium_wrappers``."""
-    found = gymnasium.make(env['env_id'])
+    """The environment of a config: its ``env_id``, ``env_kwargs`` and ``gymnasium_wrappers``."""
+    if env['env_id'].startswith('ALE/'):
+        importlib.import_module('ale_py')  # registers it
+    found = gymnasium.make(env['env_id'], **env.get('env_kwargs', {}))
     for wrapper in env.get('gymnasium_wrappers', []):
         wrapper = dict(type=wrapper) if isinstance(wrapper, str) else wrapper
         module, name = wrapper['type'].split(':')

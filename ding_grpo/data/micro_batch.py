@@ -8,7 +8,7 @@ from torch import Tensor
 from ding_common import parallel
 
 # Tokens of a part by 'auto'. On processors larger parts took longer: their activations do not fit into a cache.
-AT_ONCE, AT_ONCE_ON_GPU = 2 ** 12, 2 ** 14
+AT_ONCE, AT_ONCE_ON_GPU = 2 ** 12, 2 ** 13
 AGAIN = 1.1  # by how much 'auto' lets parts raise the number of tokens that are read
 
 

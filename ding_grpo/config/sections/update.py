@@ -21,7 +21,7 @@ UPDATE = dict(
     batch_steps=optional(COUNT),
     # (Union[int, str, None]) Maximum number of tokens, of prompts and completions, that learning reads at a time.
     # Larger mini-batches are divided and their gradients accumulated. It changes memory and time, not results. Lower
-    # it when out of memory. 'auto': 4096 on processors and 16384 on GPUs, or more where prompts would be read too
+    # it when out of memory. 'auto': 4096 on processors and 8192 on GPUs, or more where prompts would be read too
     # often; steps of other models and pairs of ``preference`` are not divided. None: never divide.
     micro_batch_tokens=Key(
         'auto', Rule(f"{COUNT.allowed}, 'auto' or None", lambda v: v in ('auto', None) or COUNT.holds(v))
