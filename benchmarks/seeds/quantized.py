@@ -90,7 +90,7 @@ def page(found: Dict[Tuple[Optional[str], int], Dict[str, Any]]) -> str:
 
 
 @click.command()
-@click.option('--seeds', default='0,1', show_default=True, help='Comma-separated.')
+@click.option('--seeds', default='0,1,2', show_default=True, help='Comma-separated.')
 @click.option('--write', is_flag=True, help=f'Write {PAGE}.')
 def main(seeds: str, write: bool) -> None:
     """Train with each number of bits on each seed, one after the other."""

@@ -57,6 +57,15 @@ def test_an_update_is_measured():
     assert done.returncode == 0 and '| L19_T16_G8 |' in done.stdout, done.stderr
 
 
+@pytest.mark.envtest
+def test_a_shipped_config_is_measured_with_its_own_number_of_tokens():
+    """As ``limit`` does; that of SmolLM2 ended in a KeyError."""
+    work = dict(config='config/smollm2_grpo_config.py', groups=16, group_size=8)
+    script = f'from benchmarks.beside_trl.update_ours import configs; print(configs("", {work})[0].env.max_new_tokens)'
+    done = python('-c', script, folder=ROOT)
+    assert done.stdout.split()[-1] == str(load('smollm2_grpo')[0].env.max_new_tokens), done.stderr
+
+
 @pytest.mark.unittest
 def test_seeds_of_an_earlier_call_stay_in_the_record_while_their_settings_are_the_same():
 
