@@ -136,6 +136,7 @@ NEEDS_llm := $(VENV)/.llm
 NEEDS_box2d := $(VENV)/.box2d
 NEEDS_classic := $(VENV)/.classic
 NEEDS_trl := $(TRL)/.installed
+NEEDS_quantize := $(VENV)/.quantize
 NEEDS_sb3 := $(SB3)/.installed
 NEEDS_peers := $(PEERS)/.installed
 ANY_PYTHON = $(or $(wildcard $(BIN)/python),$(PYTHON),$(NO_PYTHON))
@@ -163,6 +164,10 @@ $(VENV)/.box2d: $(VENV)/.installed
 
 $(VENV)/.classic: $(VENV)/.installed
 	$(call install,$(VENV)) -e '.[box2d,mujoco,minigrid,atari]'
+	@touch $@
+
+$(VENV)/.quantize: $(VENV)/.installed
+	$(call install,$(VENV)) -e '.[quantize]'
 	@touch $@
 
 # The package of the model has dependencies that are not needed, and one of them has no wheel.

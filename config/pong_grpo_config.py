@@ -5,7 +5,7 @@ main_config, create_config = shipped_config('pong_gae', 'runs/pong_grpo')
 main_config.policy.group_size = 4
 main_config.policy.learn.pop('critic')
 main_config.policy.learn.update(batch_groups=1, advantage='return_to_go_by_step')
-main_config.policy.collect.groups = 1
+main_config.policy.collect.groups = 2
 complete(main_config, create_config)
 
 if __name__ == '__main__':

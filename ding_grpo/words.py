@@ -7,7 +7,7 @@ from typing import Dict, Optional
 import click
 from tabulate import tabulate
 
-_MICRO = 'policy.learn.micro_batch_tokens (memory only; the results do not change)'
+_MICRO = 'policy.learn.micro_batch_tokens (memory and time; the results do not change)'
 _BATCH = 'policy.collect.groups (groups of an update) and policy.learn.batch_groups (groups of a step)'
 _ENGINE = 'nothing: the model that learns samples'
 TRL = dict(

@@ -86,10 +86,10 @@ Measured on:
 {versions}.
 
 Column names: L is the length of the prompt, T that of the completion, G the group size, and V the vocabulary if it is
-not 32. "At a time" is the number of rows from which TRL learns at once: all, or 8, its default. The faster of the two
-is compared; rows with "all" were measured without the other. "Overhead" is the time outside the model, the arithmetic
-of sampling and loss, and the optimizer; parts of it are within sampling and learning. "Memory" is the growth of the
-process's peak since before the first update, of this project / of TRL.
+not 32. "At a time" is the number of rows from which TRL learns at once: those of the mini-batch, or 8, its default. The
+faster of the two is compared; lines with "all" were measured without the other. "Overhead" is the time outside the
+model, the arithmetic of sampling and loss, and the optimizer; parts of it are within sampling and learning. "Memory" is
+the growth of the process's peak since before the first update, of this project / of TRL.
 
 {whole}
 
@@ -100,7 +100,8 @@ Reasons for the difference:
   through it as well, which weighs most with a large vocabulary. So these ratios say nothing about GPUs.
 - Equal rows of a group are computed once, in sampling and in learning; the random models of this table have few.
 - Nothing is padded outside the attention, and rows that have ended leave the batch.
-- Learning reads 4,096 tokens at a time (`learn.micro_batch_tokens`), whose activations are nearer to a cache.
+- Learning reads 4,096 tokens at a time (`learn.micro_batch_tokens`), or more where prompts are long; their activations
+  are nearer to a cache.
 - Values that the sampler reports are not computed again.
 - Linear layers use oneDNN, except with AVX2 alone.
 

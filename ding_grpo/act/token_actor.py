@@ -282,8 +282,9 @@ class TokenActor(Actor):
 
     def memory_advice(self, cfg: Dict) -> str:
         return (
-            'Read fewer tokens at a time, which only changes memory, now policy.learn.micro_batch_tokens = '
-            f'{cfg.learn.micro_batch_tokens!r}. Or use policy.model.gradient_checkpointing=True or policy.model.lora.'
+            'Read fewer tokens at a time, for example policy.learn.micro_batch_tokens=1024, now '
+            f'{cfg.learn.micro_batch_tokens!r}; it only changes memory and time. '
+            'Or use policy.model.gradient_checkpointing=True or policy.model.lora.'
         )
 
 

@@ -13,10 +13,9 @@ from .loss_options import loss_config, surrogate_name
 
 # Keys of language models.
 _OF_TOKENS = (
-    'learn.micro_batch_tokens', 'learn.mask_truncated', 'learn.reward_aggregation', 'learn.demonstrations.share',
-    'learn.preference.weight', 'learn.environment_tokens.weight', 'collect.extra_rows', 'collect.tree.branches',
-    'collect.top_k', 'collect.top_p', 'collect.processors', 'collect.autocast', 'collect.engine', 'eval.autocast',
-    'teacher'
+    'learn.mask_truncated', 'learn.reward_aggregation', 'learn.demonstrations.share', 'learn.preference.weight',
+    'learn.environment_tokens.weight', 'collect.extra_rows', 'collect.tree.branches', 'collect.top_k', 'collect.top_p',
+    'collect.processors', 'collect.autocast', 'collect.engine', 'eval.autocast', 'teacher'
 )
 
 # What an advantage of whole episodes needs.
@@ -91,6 +90,7 @@ def check_for_steps(cfg: Dict) -> None:
     """Check that the compiled section ``policy`` of a run with another model sets nothing of language models."""
     policy, loss, name = Combination(cfg, DEFAULTS), loss_config(cfg.learn), surrogate_name(cfg.learn)
     policy.only_with(_OF_TOKENS, False, 'language models')
+    policy.only_with(['learn.micro_batch_tokens'], policy['learn.micro_batch_tokens'] is None, 'language models')
     if cfg.learn.advantage == 'anchor':
         raise policy.refusal('learn.advantage', 'only available with language models and several turns.')
     if cfg.learn.batch_steps is not None and (loss.ratio != 'token' or loss.traits.whole_rows):

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from ding_common import parallel
 from ding_grpo.rl_utils.on_device import on_device
 
-from .micro_batch import cheapest_row, most_parts, share_rows, split_rows, tokens_at_once
+from .micro_batch import cheapest_row, most_parts, share_rows, split_rows
 
 Obs = Union[Tensor, Dict[str, Tensor]]
 # How the fields of groups become those of a batch: padded to the longest row by a value, joined row by row, or one
@@ -167,8 +167,12 @@ class Batch:
             yield self.take(rows)
 
     def divide(self, size: int, generator: Optional[torch.Generator] = None) -> Iterator[Tensor]:
-        """Yield the row indices of ``size`` groups at a time, in random order if there is a generator."""
+        """Yield the row indices of ``size`` groups at a time, in random order if there is a generator. Without one, a
+        batch of at most so many groups keeps the order of its rows, on which their division into parts depends."""
         _, index, count = self.group.unique(return_inverse=True, return_counts=True)
+        if generator is None and 0 < len(count) <= size:
+            yield torch.arange(len(self))
+            return
         by_group, start = index.argsort(stable=True), count.cumsum(0) - count
         order = torch.arange(len(count)) if generator is None else torch.randperm(len(count), generator=generator)
         for chosen in order.split(size) if len(count) > 0 else ():
@@ -176,10 +180,9 @@ class Batch:
 
     def parts(self, most_tokens: Union[int, str, None], in_step: bool = False) -> Iterator[Tuple[Tensor, 'Batch']]:
         """Yield the rows that this process reads, as indices and as a batch, in micro-batches of at most
-        ``most_tokens`` tokens, which limit memory, see ``tokens_at_once`` and ``split_rows``. ``in_step``: whether all
+        ``most_tokens`` tokens, which limit memory, see ``split_rows``. ``in_step``: whether all
         processes need the same number of parts, since each part is read by all of them together. A process that has
         fewer adds parts with one row, whose weights are 0, and without indices."""
-        most_tokens = tokens_at_once(self, most_tokens)
         own = split_rows(self, most_tokens, share_rows(self))
         for rows in own:
             yield rows, self.take(rows)
@@ -191,7 +194,7 @@ class Batch:
 
     def is_divided(self, most_tokens: Union[int, str, None]) -> bool:
         """Whether the batch is read in several parts, or by several processes."""
-        return parallel.world_size() > 1 or len(split_rows(self, tokens_at_once(self, most_tokens))) > 1
+        return parallel.world_size() > 1 or len(split_rows(self, most_tokens)) > 1
 
     def to(self, device: torch.device) -> 'Batch':
         """The batch on a device, itself if it is there; prompts and contexts stay where they are."""

@@ -1,5 +1,5 @@
 """Divides the rows of a mini-batch into parts that fit into memory, and among several processes."""
-from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
@@ -17,31 +17,62 @@ class _Cost(NamedTuple):
     tokens: int  # without the prompt
     prompt: int  # its number, the same for the rows that have it
     of_prompt: int
-    further: int  # of the prompt, after its common beginning with the prompt before
 
 
 def tokens_at_once(batch: 'Batch', most: Union[int, str, None]) -> Optional[int]:  # noqa
-    """The number of tokens of a part, ``most``, or by 'auto' ``AT_ONCE``, doubled as long as parts read more than
-    ``AGAIN`` times the tokens of the whole, since each reads its prompts and their common beginning again. Steps of
-    other models are not divided by 'auto'."""
-    if most != 'auto':
-        return most
-    if batch.prompts is None:
+    """The largest number of tokens of a part, None for one part: ``most``, or with 'auto' ``AT_ONCE``, doubled as long
+    as the parts read more than ``AGAIN`` times the tokens of the whole. Each part reads its prompts again, and what
+    begins several of them. 'auto' does not divide the batches of other models."""
+    return most if most != 'auto' else _automatic(batch, _costs(batch))
+
+
+def _automatic(batch: 'Batch', costs: Dict[int, _Cost]) -> Optional[int]:  # noqa
+    most, parts = AT_ONCE_ON_GPU if batch.weight.is_cuda else AT_ONCE, []
+    if batch.prompts is None or len(_fill(costs, most, True)) < 2:
         return None
-    costs = _costs(batch)
-    most, whole = AT_ONCE_ON_GPU if batch.weight.is_cuda else AT_ONCE, _tokens(costs, list(costs))
-    while most < whole and sum(_tokens(costs, rows) for rows in _fill(costs, most, True)) > AGAIN * whole:
+    prompts = _Prompts({cost.prompt: batch.prompts[row].tolist() for row, cost in costs.items()})
+    whole = prompts.tokens(costs.values())
+    while parts := _fill(costs, most, True):
+        if sum(prompts.tokens([costs[row] for row in rows]) for rows in parts) <= AGAIN * whole:
+            return most
         most *= 2
-    return most
 
 
-def split_rows(batch: 'Batch', most: Optional[int], share: Optional[Sequence[int]] = None) -> List[Tensor]:  # noqa
-    """Divide the rows that have a weight, or those of ``share``, in their order, into parts of at most ``most`` tokens.
-    A part reads each of its prompts once, of a prompt after the first only what follows its common beginning with the
-    one before, and the tokens of its rows, except the last token of a row, which is only predicted. The rows of a
-    prompt are divided only if they do not fit into a part, and a row with more tokens is a separate part. None: one
-    part."""
+class _Prompts:
+    """Counts the tokens of prompts, what begins several of them once."""
+
+    def __init__(self, ids: Dict[int, List[int]]) -> None:
+        order = sorted(ids, key=ids.__getitem__)
+        self._rank = {number: i for i, number in enumerate(order)}
+        arrays = [np.array(ids[number]) for number in order]
+        self._common = np.array([_common(a, b) for a, b in zip(arrays, arrays[1:])])
+
+    def tokens(self, costs: Iterable[_Cost]) -> int:
+        """What rows with these costs read together."""
+        of_prompts = {self._rank[cost.prompt]: cost.of_prompt for cost in costs}
+        ranks = sorted(of_prompts)
+        common = sum(int(self._common[a:b].min()) for a, b in zip(ranks, ranks[1:]))
+        return sum(cost.tokens for cost in costs) + sum(of_prompts.values()) - common
+
+
+def _common(a: np.ndarray, b: np.ndarray) -> int:
+    """The number of tokens with which both begin."""
+    n = min(len(a), len(b))
+    differ = np.flatnonzero(a[:n] != b[:n])
+    return int(differ[0]) if len(differ) else n
+
+
+def split_rows(
+        batch: 'Batch',  # noqa
+        most: Union[int, str, None],
+        share: Optional[Sequence[int]] = None
+) -> List[Tensor]:
+    """Divide the rows that have a weight, or those of ``share``, in their order, into parts of at most ``most`` tokens,
+    see ``tokens_at_once``. A part reads each of its prompts once and the tokens of its rows, except the last token of a
+    row, which is only predicted. Rows of a prompt that follow one another stay together if they fit into a part. A row
+    with more tokens is a separate part."""
     costs = _costs(batch)
+    most = _automatic(batch, costs) if most == 'auto' else most
     if share is not None:
         costs = {row: costs[row] for row in share if row in costs}
     return [torch.tensor(part) for part in _fill(costs, most, True)]
@@ -57,9 +88,10 @@ def share_rows(batch: 'Batch') -> Sequence[int]:  # noqa
     return blocks[parallel.rank()] if parallel.rank() < len(blocks) else []
 
 
-def most_parts(batch: 'Batch', most: Optional[int]) -> int:  # noqa
+def most_parts(batch: 'Batch', most: Union[int, str, None]) -> int:  # noqa
     """The largest number of parts that a process has, of ``split_rows`` with its own ``share_rows``."""
     costs = _costs(batch)
+    most = _automatic(batch, costs) if most == 'auto' else most
     blocks = _blocks(costs, parallel.world_size())
     return max((len(_fill({row: costs[row] for row in block}, most, True)) for block in blocks), default=0)
 
@@ -74,15 +106,19 @@ def _blocks(costs: Dict[int, _Cost], processes: int) -> List[List[int]]:
     """The rows of each process, see ``share_rows``; fewer blocks than processes if there are few rows."""
     if not costs:
         return []
-    even, longest = _tokens(costs, list(costs)) // processes, max(
-        cost.tokens + cost.of_prompt for cost in costs.values()
-    )
-    # The upper bound suffices: a full block has more than the bound minus one row, and reads at most one prompt again.
-    low, high = max(even, longest), even + longest + max(cost.of_prompt for cost in costs.values())
+    longest = max(cost.tokens + cost.of_prompt for cost in costs.values())
+    low = high = max(_tokens(costs.values()) // processes, longest)
+    while len(_fill(costs, high)) > processes:  # at the latest one block has all
+        high *= 2
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if len(_fill(costs, middle)) <= processes else (middle + 1, high)
     return _fill(costs, high)
+
+
+def _tokens(costs: Iterable[_Cost]) -> int:
+    """What rows with these costs read, each prompt once."""
+    return sum(cost.tokens for cost in costs) + sum({cost.prompt: cost.of_prompt for cost in costs}.values())
 
 
 def _costs(batch: 'Batch') -> Dict[int, _Cost]:  # noqa
@@ -90,59 +126,31 @@ def _costs(batch: 'Batch') -> Dict[int, _Cost]:  # noqa
     counts = (batch.weight != 0).any(1)
     facts = enumerate(torch.stack([counts, batch.length, batch.group]).T.tolist())  # waits for a GPU once
     if batch.prompts is None:
-        return {row: _Cost(length, 0, 0, 0) for row, (counted, length, _) in facts if counted}
-    of_prompts: Dict[Tuple, Tuple[int, int, int]] = {}
-    costs, before = {}, ()
-    for (row, (counted, length, group)), prompt in zip(facts, batch.prompts):
-        if not counted:
-            continue
-        if (group, id(prompt)) not in of_prompts:  # which several rows of a group have
-            ids = prompt.numpy()
-            of_prompts[group, id(prompt)] = len(of_prompts), len(ids), len(ids) - _common(before, ids)
-            before = ids
-        costs[row] = _Cost(length - 1, *of_prompts[group, id(prompt)])
-    return costs
+        return {row: _Cost(length, 0, 0) for row, (counted, length, _) in facts if counted}
+    number: Dict[Tuple, int] = {}  # of a prompt, which several rows of a group have
+    return {
+        row: _Cost(length - 1, number.setdefault((group, id(prompt)), len(number)), len(prompt))
+        for (row, (counted, length, group)), prompt in zip(facts, batch.prompts) if counted
+    }
 
 
-def _common(a: Sequence[int], b: np.ndarray) -> int:
-    """The number of tokens with which both begin."""
-    n = min(len(a), len(b))
-    differ = np.nonzero(a[:n] != b[:n])[0] if n else ()
-    return int(differ[0]) if len(differ) else n
-
-
-def _tokens(costs: Dict[int, _Cost], rows: Sequence[int]) -> int:
-    """What a part of these rows reads."""
-    total, read = 0, set()
-    for row in rows:
-        total += _added(costs[row], read)
-        read.add(costs[row].prompt)
-    return total
-
-
-def _added(cost: _Cost, read: Set[int]) -> int:
-    """What a row adds to a part that reads these prompts."""
-    return cost.tokens + (0 if cost.prompt in read else cost.further if read else cost.of_prompt)
-
-
-def _fill(costs: Dict[int, _Cost], most: Optional[int], whole_groups: bool = False) -> List[List[int]]:
-    """Parts of at most ``most`` tokens, each filled before the next one starts. ``whole_groups`` as in
-    ``split_rows``."""
-    of_group: Dict[int, int] = {}  # tokens of all rows of a prompt
-    for cost in costs.values() if whole_groups else ():
-        of_group[cost.prompt] = of_group.get(cost.prompt, 0) + cost.tokens
+def _fill(costs: Dict[int, _Cost], most: Optional[int], together: bool = False) -> List[List[int]]:
+    """Parts of at most ``most`` tokens, each filled before the next one starts. ``together``: rows of a prompt that
+    follow one another stay together if they fit into a part."""
+    of_rows: Dict[int, int] = {}  # tokens of all rows of a prompt
+    for cost in costs.values():
+        of_rows[cost.prompt] = of_rows.get(cost.prompt, 0) + cost.tokens
     parts: List[List[int]] = []
     tokens, read = 0, set()  # number of tokens of the current part, and its prompts
     for row, cost in costs.items():
-        needed = _added(cost, read)
-        if whole_groups and most is not None and cost.prompt not in read:
-            of_rows = of_group[cost.prompt]
-            if cost.of_prompt + of_rows <= most:
-                needed += of_rows - cost.tokens
+        added = cost.tokens + (0 if cost.prompt in read else cost.of_prompt)
+        needed, of_all = added, cost.of_prompt + of_rows[cost.prompt]
+        if together and most is not None and cost.prompt not in read and of_all <= most:
+            needed = of_all
         if not parts or most is not None and tokens + needed > most:
             parts.append([])
-            tokens, read = 0, set()
-        tokens += _added(cost, read)
+            tokens, read, added = 0, set(), cost.tokens + cost.of_prompt
         parts[-1].append(row)
+        tokens += added
         read.add(cost.prompt)
     return parts

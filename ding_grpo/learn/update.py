@@ -103,7 +103,7 @@ class Updater:
         self.optimizer.zero_grad()
         tokens = mini_batch.weight.sum().item() if self.loss_config.reduction == 'token' else None
         # in several parts, such a surrogate would choose among the tokens of each part
-        of_whole = self.loss_config.traits.of_batch and mini_batch.is_divided(self._at_once)
+        of_whole = self.loss_config.traits.of_batch and batch.is_divided(self._at_once)
         read = self._learn_rows(batch, tokens, self._slope(mini_batch) if of_whole else None)
         more = [term.learn_more(len(batch), self.step_seed, self._learn_batch) for term in self._terms]
         trained = self.trained

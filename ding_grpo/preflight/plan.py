@@ -19,7 +19,7 @@ SIZES = (4, 8, 16, 32, 64)
 SHARE = 0.8  # of groups with unequal rewards, from which alone GRPO learns
 UNEQUAL = 8  # groups with unequal rewards that an update should have on average
 LENGTH = 256  # tokens of a completion, where nothing says how many
-MICRO = 8192  # tokens that learning reads at a time
+MICRO = 8192  # tokens that learning reads at a time on a GPU, see ``policy.learn.micro_batch_tokens``
 RATE = 1e-6  # learning rate with which runs of pretrained models usually start
 ENDS = ('_trl.json', '_verl.txt', '_config.py')  # of the files beside a page
 _CONFIG = '''"""A start, for a success rate of {success:g}; `python -m ding_grpo.preflight` made this file."""
@@ -121,7 +121,7 @@ def config_text(success: float, env: Dict[str, Any], model: Optional[str], max_n
             model=dict(pretrained=model),
             group_size=plan.group_size,
             collect=dict(groups=plan.groups),
-            learn=dict(batch_groups=plan.groups, learning_rate=RATE, micro_batch_tokens=MICRO),
+            learn=dict(batch_groups=plan.groups, learning_rate=RATE),
         ),
     )
     create = dict(env=dict(type='token_env'), policy=dict(type='grpo'))

@@ -128,8 +128,8 @@ class TestTurns:
         batch = Batch.of([sample, fold_group([episode([7], 1., kept=[[7, 9]])] * 2)])
         taken = batch.take(torch.tensor([2, 0]))
         assert taken.action.tolist() == [[7, 0, 0, 0, 0, 0], [1, 2, 7, 8, 7, 3]] and taken.length.tolist() == [1, 6]
-        # a prompt of 2, which both groups have, and 6 - 1 tokens of the first row to read
-        assert [part.tolist() for part in split_rows(batch, 7)] == [[0, 1, 2, 3]]
+        # a prompt of 2, and 6 - 1 tokens of the first row to read
+        assert [part.tolist() for part in split_rows(batch, 7)] == [[0, 1], [2, 3]]
         assert [part.tolist() for part in split_rows(batch, 6)] == [[0], [1, 2, 3]]
 
     def test_only_own_tokens_are_measured(self, sample):

@@ -1,11 +1,13 @@
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from ding_common import ConfigError
 from ding_common.processes.memory import memory_advice
-from ding_grpo.data.micro_batch import AT_ONCE, share_rows, split_rows, tokens_at_once
+from ding_grpo.data import micro_batch
+from ding_grpo.data.micro_batch import AT_ONCE, AT_ONCE_ON_GPU, share_rows, split_rows, tokens_at_once
 from tests.policies import gradient, make_batch, reward, sample_groups, token_policy, update, weights
 from tests.processes import one_of
 
@@ -36,16 +38,12 @@ class TestSplit:
         assert [r.tolist() for r in rows] == expected
 
     def test_a_group_is_divided_only_if_it_does_not_fit(self):
-        rows = split_rows(batch([4] * 5, 'abbbc'), 18)  # 8 and 14, of which 18 would take the first and 11 of the second
+        rows = split_rows(
+            batch([4] * 5, 'abbbc'), 18
+        )  # 8 and 14, of which 18 would take the first and 11 of the second
         assert [r.tolist() for r in rows] == [[0], [1, 2, 3], [4]]
         rows = split_rows(batch([4] * 5, 'abbbc'), 13)
         assert [r.tolist() for r in rows] == [[0], [1, 2], [3], [4]]
-
-    def test_common_beginnings_cost_once(self):
-        rows = split_rows(batch([4] * 6, 'aabbcc', common=20), 53)  # 31 for the first group of a part, 11 for another
-        assert [r.tolist() for r in rows] == [[0, 1, 2, 3, 4, 5]]
-        rows = split_rows(batch([4] * 6, 'aabbcc', common=20), 52)
-        assert [r.tolist() for r in rows] == [[0, 1, 2, 3], [4, 5]]
 
     def test_rows_that_do_not_count_cost_nothing(self):
         for most in (None, 8):
@@ -57,23 +55,23 @@ class TestAuto:
 
     def test_parts_of_a_size_that_depends_on_the_device(self):
         whole = batch([1001] * 16, 'aaaabbbbccccdddd')
-        assert tokens_at_once(whole, 'auto') == AT_ONCE
-        assert len(split_rows(whole, AT_ONCE)) == 4
+        assert tokens_at_once(whole, 'auto') == AT_ONCE and len(split_rows(whole, 'auto')) == 4
+        on_gpu = SimpleNamespace(**vars(whole))
+        on_gpu.weight = whole.weight.as_subclass(OnGPU)
+        assert tokens_at_once(on_gpu, 'auto') == AT_ONCE_ON_GPU == 2 * AT_ONCE
         assert (tokens_at_once(whole, 100), tokens_at_once(whole, None)) == (100, None)
 
     def test_prompts_are_not_read_much_more_often(self):
         """Rows of a prompt that is as long as they are: two parts would read it twice, and a third more."""
         whole = batch([1001] * 7, 'aaaaaaa', common=1000)
-        most = tokens_at_once(whole, 'auto')
-        assert most == 2 * AT_ONCE and len(split_rows(whole, most)) == 1
+        assert tokens_at_once(whole, 'auto') == 2 * AT_ONCE and len(split_rows(whole, 'auto')) == 1
 
-    def test_nor_is_a_common_beginning(self):
-        """64 groups of 1,000 tokens after 4,000 that all have, 68,000 in all: with 8,192 at a time each of 16 parts
-        would read the 4,000 again. At most a tenth more are read."""
+    def test_nor_is_what_begins_several(self):
+        """64 groups of 1,000 tokens after 4,000 that all have, 68,000 in all. Each part reads these again."""
         whole = batch([498] * 128, [name for name in map(chr, range(200, 264)) for _ in range(2)], common=4000)
         most = tokens_at_once(whole, 'auto')
-        parts = len(split_rows(whole, most))
-        assert 1 < parts and (parts - 1) * 4000 <= 6800 < (len(split_rows(whole, most // 2)) - 1) * 4000
+        parts, smaller = (len(split_rows(whole, n)) for n in (most, most // 2))
+        assert 1 < parts and (parts - 1) * 4000 <= 6800 < (smaller - 1) * 4000
 
     def test_steps_of_other_models_are_not_divided(self):
         assert tokens_at_once(make_batch(torch.ones(100, 100)), 'auto') is None
@@ -82,6 +80,41 @@ class TestAuto:
         auto, whole = (token_policy(micro_batch_tokens=most) for most in ('auto', None))
         update(auto), update(whole)
         assert torch.equal(weights(auto), weights(whole))
+
+    def test_it_is_the_default_and_learns_as_the_whole(self, monkeypatch):
+        monkeypatch.setattr(micro_batch, 'AT_ONCE', 40)
+        learn = dict(learning_rate=1e-2, batch_groups=3, epoch_per_collect=2)
+        found = []
+        for policy in (token_policy(**learn), token_policy(micro_batch_tokens=None, **learn)):
+            seen, read = [], policy.actor.read
+            policy.actor.read = lambda *args, seen=seen, read=read: seen.append(len(args[1])) or read(*args)
+            metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1, 2], reward=reward))
+            found.append((weights(policy), max(seen), metrics['total_loss']))
+        (parts, most, loss), (whole, rows, expected) = found
+        assert most < rows == 12 and loss == pytest.approx(expected, rel=1e-4, abs=1e-6)
+        assert torch.allclose(parts, whole, atol=2e-4)
+
+    def test_pairs_of_a_preference_stay_together(self, monkeypatch):
+        monkeypatch.setattr(micro_batch, 'AT_ONCE', 40)
+        learn = dict(preference=dict(weight=1.), batch_groups=3, learning_rate=1e-2)
+        policy, whole = (token_policy(micro_batch_tokens=most, **learn) for most in ('auto', None))
+        update(policy, [0, 1, 2]), update(whole, [0, 1, 2])
+        assert torch.equal(weights(policy), weights(whole))
+
+    def test_a_surrogate_of_the_batch_reads_it_once_more_if_it_is_divided(self, monkeypatch):
+        policy, calls = token_policy(loss='clip_cov', adv_method=None, batch_groups=3), []
+        slope = policy.updater._slope
+        policy.updater._slope = lambda batch: calls.append(len(batch)) or slope(batch)
+        update(policy, [0, 1, 2])
+        assert calls == []
+        monkeypatch.setattr(micro_batch, 'AT_ONCE', 40)
+        update(policy, [0, 1, 2])
+        assert calls == [12]
+
+
+class OnGPU(torch.Tensor):
+    """Says that it is on a GPU."""
+    is_cuda = True
 
 
 class TestShare:
@@ -124,6 +157,14 @@ class TestShare:
         weight = (torch.arange(500) < torch.tensor([500, 10, 10, 480]).unsqueeze(1)).float()
         assert self.shares(make_batch(weight), 2) == [[0], [1, 2, 3]]
         assert self.shares(make_batch(torch.ones(7, 1)), 3) == [[0, 1, 2], [3, 4, 5], [6]]
+
+    def test_no_row_is_lost_where_prompts_of_a_group_alternate(self):
+        """Blocks then read prompts several times: four blocks of the bound that was assumed did not have all rows."""
+        lengths = [1, 1, 21, 6, 6, 1, 2, 2, 1, 6, 1, 2]
+        long, *short = torch.zeros(200).long(), *(torch.full((400, ), i) for i in (1, 2, 3))
+        weight = (torch.arange(21) < torch.tensor(lengths).unsqueeze(1)).float()
+        whole = make_batch(weight, group=torch.zeros(12).long(), prompts=[long] * 3 + short * 3)
+        assert sorted(sum(self.shares(whole, 4), [])) == list(range(12))
 
     def test_more_processes_than_rows(self):
         assert self.shares(batch([0, 3, 4], 'aab'), 4) == [[1], [2], [], []]
@@ -201,8 +242,8 @@ class TestMemory:
     @pytest.mark.parametrize(
         'where, beta, key',
         [
-            ('learning', 0., "micro_batch_tokens = 'auto'"),
-            ('learning', 0.1, "micro_batch_tokens = 'auto'"),  # the reference is read first
+            ('learning', 0., "micro_batch_tokens=1024, now 'auto'"),
+            ('learning', 0.1, "micro_batch_tokens=1024, now 'auto'"),  # the reference is read first
             ('sampling', 0., 'env.collector_env_num, now 2'),
         ]
     )

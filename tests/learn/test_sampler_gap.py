@@ -60,6 +60,24 @@ class TestOnPolicy:
         assert metrics['clipfrac'] == metrics['clipfrac_low'] == metrics['clipfrac_high'] == 0
         assert metrics['ratio_max'] == metrics['ratio_mean'] == 1 and metrics['kl_old'] == 0
 
+    def test_what_is_read_before_a_mini_batch_has_the_parts_that_it_learns(self):
+        """Its groups have another order than in the update. Other parts would be rounded differently."""
+        policy = noisy(HALF[0], dict(batch_groups=4, micro_batch_tokens=150, **STILL))
+        sampled = sample_groups(policy, range(8), max_new_tokens=TOKENS, reward=reward)
+        parts, read = {True: [], False: []}, policy.actor.read
+
+        def seen(model, part, *args):
+            parts[torch.is_grad_enabled()].append(part.action)
+            return read(model, part, *args)
+
+        policy.actor.read = seen
+        metrics = policy.learn_mode.forward(sampled)
+        assert metrics['clipfrac'] == metrics['kl_old'] == 0 and metrics['ratio_max'] == 1
+        of_second = [part for n, part in enumerate(parts[True]) if sum(map(len, parts[True][:n])) >= 16]
+        assert len(of_second) > 2
+        for part in of_second:
+            assert any(part.shape == other.shape and torch.equal(part, other) for other in parts[False])
+
     def test_a_sampler_in_bfloat16(self):
         """Completions come from bfloat16; learning and evaluation stay in float32."""
         learn = dict(batch_groups=2, epoch_per_collect=2, **STILL)
