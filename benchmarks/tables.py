@@ -4,7 +4,7 @@ that the page never shows half of a measurement.
 """
 import json
 import os
-import statistics
+from collections import Counter
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
 
 import click
@@ -82,9 +82,9 @@ def table(results: List[Dict[str, Any]]) -> str:
     Arguments:
         - results (:obj:`List[Dict[str, Any]]`): What benchmarks/results/results.json holds.
     """
-    usual = statistics.mode(r['processor'] for r in results)
+    usual, another = (name for name, _ in Counter(r['processor'] for r in results).most_common(2))
     own = max((r['instructions'] for r in results), key=lambda name: name != OLD)
-    others = {(r['work'], r['threads']): r for r in results if r['processor'] != usual and r['instructions'] == own}
+    others = {(r['work'], r['threads']): r for r in results if r['processor'] == another and r['instructions'] == own}
     found = {(*key, own): r for key, r in others.items()}
     found.update({(r['work'], r['threads'], r['instructions']): r for r in results if r['processor'] == usual})
     lines, shown = [], []

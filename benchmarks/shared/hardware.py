@@ -1,5 +1,6 @@
 """What figures were measured on, and how fast it multiplies."""
 import os
+import re
 import statistics
 import subprocess
 import time
@@ -87,8 +88,9 @@ def machines(entries: List[Dict[str, Any]]) -> str:
 
 
 def brand(name: str) -> str:
-    """AMD or Intel, of a processor's name, for columns of tables."""
-    return next((word for word in ('AMD', 'Intel') if word in name), name)
+    """AMD, with its family, or Intel, of a processor's name, for columns of tables."""
+    family = re.search(r'family (\d+)', name)
+    return 'Intel' if 'Intel' in name else f'AMD {family[1]}' if 'AMD' in name and family else name
 
 
 def processor_with_rates() -> str:
