@@ -82,7 +82,8 @@ def table(results: List[Dict[str, Any]]) -> str:
     Arguments:
         - results (:obj:`List[Dict[str, Any]]`): What benchmarks/results/results.json holds.
     """
-    usual, another = (name for name, _ in Counter(r['processor'] for r in results).most_common(2))
+    usual, *rest = (name for name, _ in Counter(r['processor'] for r in results).most_common())
+    another = next((name for name in rest if name[:3] != usual[:3]), None)  # of another maker
     own = max((r['instructions'] for r in results), key=lambda name: name != OLD)
     others = {(r['work'], r['threads']): r for r in results if r['processor'] == another and r['instructions'] == own}
     found = {(*key, own): r for key, r in others.items()}

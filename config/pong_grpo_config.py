@@ -4,7 +4,7 @@ from ding_grpo.entry import complete, run, shipped_config
 main_config, create_config = shipped_config('pong_gae', 'runs/pong_grpo')
 main_config.policy.group_size = 4
 main_config.policy.learn.pop('critic')
-main_config.policy.learn.update(batch_groups=1, advantage='return_to_go_by_step')
+main_config.policy.learn.update(advantage='return_to_go_by_step')
 main_config.policy.collect.groups = 2
 complete(main_config, create_config)
 

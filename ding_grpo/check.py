@@ -153,7 +153,7 @@ def _by_formula(policy: Any, groups: List[Dict[str, Any]]) -> List[str]:
     prompts = [prompt for group in groups for prompt in {id(prompt): prompt for prompt in prompts_of(group)}.values()]
     tokens = sum(map(len, prompts)) + int((batch.length - 1).clamp(min=0).sum())
     tokens = tokens * min(cfg.batch_groups, len(groups)) // len(groups)  # of a mini-batch
-    at_once = min(tokens, tokens_at_once(batch.to(model.device), cfg.micro_batch_tokens) or tokens)
+    at_once = min(tokens, tokens_at_once(batch.to(model.device), policy._learning.updater.at_once) or tokens)
     rows, length = len(batch), int(batch.length.max())
     divided, reference = at_once < tokens, cfg.kl.beta > 0
     found = footprint(model, at_once, rows, length, cfg.optimizer, reference, divided)

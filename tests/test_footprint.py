@@ -1,6 +1,8 @@
 """The formula for memory, beside the bytes that a simulated GPU counts."""
 import pytest
 
+from ding_grpo.check import _by_formula
+from ding_grpo.data import micro_batch
 from ding_grpo.data.batch import Batch
 from ding_grpo.footprint import footprint
 from ding_grpo.model import CausalLM
@@ -77,3 +79,14 @@ def test_what_an_optimizer_keeps():
     model = CausalLM(config=CONFIG)
     found = [footprint(model, 100, optimizer=dict(type='SGD', momentum=m)) for m in (0, 0.9)]
     assert found[0].optimizer == 0 and found[1].optimizer == found[1].gradients > 0
+
+
+def test_the_check_counts_the_tokens_that_are_read_at_a_time(monkeypatch):
+    """'auto' divides a mini-batch, but not one with pairs of a preference."""
+    monkeypatch.setattr(micro_batch, 'AT_ONCE', 40)
+    told = []
+    for learn in (dict(), dict(preference=dict(weight=1.)), dict(micro_batch_tokens=None)):
+        policy = token_policy(batch_groups=3, **learn)
+        line, = _by_formula(policy, sample_groups(policy, [0, 1, 2], reward=reward))
+        told.append(int(line.partition(' for ')[2].partition(' tokens')[0]))
+    assert told[0] < told[1] == told[2]

@@ -49,7 +49,7 @@ run of 100 updates ([Speed](speed.md)).
 - **Update**: everything between two updates, median, smallest and largest of {updates}.
 - **Rows at a time**: from how many rows both sides learn at once. With all 16 rows of 512 tokens, TRL was killed for
   memory on 24 GiB.
-- **Memory**: peak of the whole process.
+- **Memory**: peak of the whole process while it makes updates.
 """
 
 

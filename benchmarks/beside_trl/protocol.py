@@ -121,12 +121,12 @@ class Gate:
         """Before an update."""
         if self._first:
             self._first = False
+            _forget_peak()
             self._tell(ready=True, memory=_memory(), versions=versions())
         word = sys.stdin.readline().strip()
         if word == 'check':
             found = self.check()
-            with open('/proc/self/clear_refs', 'w', encoding='utf-8') as f:
-                f.write('5')  # forgets the peak of memory, since the check reads all rows at once
+            _forget_peak()  # since the check reads all rows at once
             self._tell(check=found)
             word = sys.stdin.readline().strip()
         if word.startswith('save '):
@@ -154,8 +154,13 @@ class Gate:
         self._out.flush()
 
 
+def _forget_peak() -> None:
+    with open('/proc/self/clear_refs', 'w', encoding='utf-8') as f:
+        f.write('5')
+
+
 def _memory() -> int:
-    """Largest resident memory so far, in bytes."""
+    """Largest resident memory since ``_forget_peak``, in bytes."""
     with open('/proc/self/status', encoding='utf-8') as f:
         return next(int(line.split()[1]) * 1024 for line in f if line.startswith('VmHWM:'))
 

@@ -100,8 +100,8 @@ Reasons for the difference:
   through it as well, which weighs most with a large vocabulary. So these ratios say nothing about GPUs.
 - Equal rows of a group are computed once, in sampling and in learning; the random models of this table have few.
 - Nothing is padded outside the attention, and rows that have ended leave the batch.
-- Learning reads 4,096 tokens at a time (`learn.micro_batch_tokens`), or more where prompts are long; their activations
-  are nearer to a cache.
+- Learning reads 4,096 tokens at a time (`learn.micro_batch_tokens`), or more where prompts are long, so that the
+  activations fit better into a cache.
 - Values that the sampler reports are not computed again.
 - Linear layers use oneDNN, except with AVX2 alone.
 

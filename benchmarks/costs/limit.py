@@ -36,8 +36,8 @@ An update cannot be faster than its matrix products: the linear layers of sampli
 backward), and the two products of attention. One update is recorded, and its products are then made again alone, in
 the same order, by the same library, with factors of the same shapes and types and with as many different weights. Whole
 updates and bare products alternate, in two processes of which one waits. The share is the time of the bare products
-divided by the time of the whole update, for each pair; the operations of attention are counted at the rate of the other
-products.
+divided by the time of the whole update, for each pair. Each column is a median of its own. The operations of attention
+are counted at the rate of the other products.
 
 {machine}.
 

@@ -194,7 +194,7 @@ class Batch:
 
     def is_divided(self, most_tokens: Union[int, str, None]) -> bool:
         """Whether the batch is read in several parts, or by several processes."""
-        return parallel.world_size() > 1 or len(split_rows(self, most_tokens)) > 1
+        return parallel.world_size() > 1 or most_tokens is not None and len(split_rows(self, most_tokens)) > 1
 
     def to(self, device: torch.device) -> 'Batch':
         """The batch on a device, itself if it is there; prompts and contexts stay where they are."""

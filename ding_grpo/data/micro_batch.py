@@ -30,7 +30,8 @@ def _automatic(batch: 'Batch', costs: Dict[int, _Cost]) -> Optional[int]:  # noq
     most, parts = AT_ONCE_ON_GPU if batch.weight.is_cuda else AT_ONCE, []
     if batch.prompts is None or len(_fill(costs, most, True)) < 2:
         return None
-    prompts = _Prompts({cost.prompt: batch.prompts[row].tolist() for row, cost in costs.items()})
+    row_of = {cost.prompt: row for row, cost in costs.items()}
+    prompts = _Prompts({number: batch.prompts[row].tolist() for number, row in row_of.items()})
     whole = prompts.tokens(costs.values())
     while parts := _fill(costs, most, True):
         if sum(prompts.tokens([costs[row] for row in rows]) for rows in parts) <= AGAIN * whole:
@@ -80,8 +81,9 @@ def split_rows(
 
 def share_rows(batch: 'Batch') -> Sequence[int]:  # noqa
     """The rows that this process reads. With several processes each has the whole batch and reads a block of it, in the
-    order of the ranks. The division minimises the number of tokens (without prompts: of steps) in the largest block.
-    Every process computes the same division. It is empty if there are fewer rows than processes."""
+    order of the ranks. The largest block has few tokens (without prompts: steps), and the fewest that are possible
+    where the rows of a prompt follow one another. Every process computes the same division. It is empty if there are
+    fewer rows than processes."""
     if parallel.world_size() == 1:
         return range(len(batch))
     blocks = _blocks(_costs(batch), parallel.world_size())

@@ -44,7 +44,7 @@ class Updater:
         self._cfg, self._batch_size, self.loss_config = cfg, batch_size, loss_config
         self._actor, self._model, self.optimizer, self._terms = actor, model, optimizer, terms
         # tokens that are read at a time, see ``tokens_at_once``
-        self._at_once = None if any(term.undivided for term in terms) else cfg.micro_batch_tokens
+        self.at_once = None if any(term.undivided for term in terms) else cfg.micro_batch_tokens
         self.observers = Observers()
         self._device = self.trained[0].device
         self._sharded = is_sharded(model)  # by FSDP2, which sums gradients itself
@@ -103,7 +103,7 @@ class Updater:
         self.optimizer.zero_grad()
         tokens = mini_batch.weight.sum().item() if self.loss_config.reduction == 'token' else None
         # in several parts, such a surrogate would choose among the tokens of each part
-        of_whole = self.loss_config.traits.of_batch and batch.is_divided(self._at_once)
+        of_whole = self.loss_config.traits.of_batch and batch.is_divided(self.at_once)
         read = self._learn_rows(batch, tokens, self._slope(mini_batch) if of_whole else None)
         more = [term.learn_more(len(batch), self.step_seed, self._learn_batch) for term in self._terms]
         trained = self.trained
@@ -135,7 +135,7 @@ class Updater:
         given = {name: head for term in self._terms for name, head in term.heads().items()}
         names = ['logp', 'entropy', *(name for term in self._terms for name in term.reads)]
         read = {name: torch.zeros_like(batch.logp_old) for name in names}
-        for rows, part in batch.parts(self._at_once, self._sharded):
+        for rows, part in batch.parts(self.at_once, self._sharded):
             found = self._actor.read(self._model, part, Wanted(self.entropy_weight > 0, **given))  # (b, s) each
             share = len(rows) / batch.episodes  # of the part in a mean over rows; those of an episode count as one
             of_loss = share if tokens is None else 1
@@ -172,7 +172,7 @@ class Updater:
         """Add the gradients of a batch with a loss of its own, see ``ExtraLoss.learn_more``."""
         batch = batch.to(self._device)
         logp = torch.zeros_like(batch.logp_old)
-        for at, part in batch.parts(self._at_once):
+        for at, part in batch.parts(self.at_once):
             found = self._actor.read(self._model, part).logp
             (loss(found, part) * (len(at) / len(batch) if mean_of_rows else 1)).backward()
             logp[at, :found.shape[1]] = found.detach()
@@ -212,7 +212,7 @@ class Updater:
 
     def parts(self, batch: Batch) -> List[Tuple[Tensor, Batch]]:
         """The rows of a batch that this process reads, in parts, with their indices."""
-        return list(batch.parts(self._at_once))
+        return list(batch.parts(self.at_once))
 
     def read_with_gradient(self, part: Batch) -> Tensor:
         return self._actor.read(self._model, part.to(self._device)).logp
@@ -252,7 +252,7 @@ class Updater:
         the CPU, 0 in rows without a weight."""
         numbers = batch.logp_old.new_zeros((*batch.logp_old.shape, *each), device=self._device)
         for rows in batch.divide(self._batch_size):
-            for of_chunk, part in batch.take(rows).to(self._device).parts(self._at_once, self._sharded):
+            for of_chunk, part in batch.take(rows).to(self._device).parts(self.at_once, self._sharded):
                 found = read(part)[:len(of_chunk)]
                 numbers[on_device(rows[of_chunk], self._device), :found.shape[1]] = found
         parallel.all_reduce([numbers])

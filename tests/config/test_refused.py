@@ -209,6 +209,7 @@ def test_rows_that_are_dropped_by_length_have_one_turn():
         (DISCRETE, dict(adv_method='opo', advantage='return_to_go_by_step'), "method = 'opo': with advantage 'return"),
         (DISCRETE, dict(extend_truncated=True), 'extend_truncated = True.*discount_factor'),
         (DISCRETE, dict(micro_batch_tokens=30), 'policy.learn.micro_batch_tokens = 30: only available with'),
+        (DISCRETE, dict(micro_batch_tokens='Auto'), "micro_batch_tokens = 'Auto': must be .*'auto' or None"),
         (dict(DISCRETE, type='pg'), dict(advantage='gae'), "PG, has no value head. Use model type 'vac'"),
         (DISCRETE, STEP_CRITIC, 'policy.learn.critic.model = .*only available for language models'),
         (DISCRETE, SHOWN, 'demonstrations.share = 1.0: only available with language models'),
@@ -217,6 +218,11 @@ def test_rows_that_are_dropped_by_length_have_one_turn():
 )
 def test_what_policies_of_steps_cannot_have(model, sections, message):
     one_line(lambda: step_policy(model, learn=sections), message)
+
+
+def test_policies_of_steps_may_say_that_no_mini_batch_is_divided():
+    """As ``total_config.py`` of their older runs does."""
+    assert step_policy(DISCRETE, learn=dict(micro_batch_tokens=None)).cfg.learn.micro_batch_tokens is None
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,8 @@ class TestSplit:
         assert [r.tolist() for r in rows] == expected
 
     def test_a_group_is_divided_only_if_it_does_not_fit(self):
-        rows = split_rows(
-            batch([4] * 5, 'abbbc'), 18
-        )  # 8 and 14, of which 18 would take the first and 11 of the second
+        # groups of 8, 14 and 8 tokens: a part of 18 tokens has room for the first group and a row of the second
+        rows = split_rows(batch([4] * 5, 'abbbc'), 18)
         assert [r.tolist() for r in rows] == [[0], [1, 2, 3], [4]]
         rows = split_rows(batch([4] * 5, 'abbbc'), 13)
         assert [r.tolist() for r in rows] == [[0], [1, 2], [3], [4]]
