@@ -220,7 +220,7 @@ Peak MiB above the model, by default and with `learn.micro_batch_tokens=None`:
 {memory}
 """
 REMARKS = """- Attention reads all earlier tokens, so its part grows with the square of a length.
-- With the number of prompts, of rows, of layers and of ids, time grows linearly or less."""
+- With the number of prompts, of rows, of layers and of ids, time grows about linearly or less."""
 
 
 @click.command()
