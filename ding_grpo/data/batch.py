@@ -180,9 +180,9 @@ class Batch:
 
     def parts(self, most_tokens: Union[int, str, None], in_step: bool = False) -> Iterator[Tuple[Tensor, 'Batch']]:
         """Yield the rows that this process reads, as indices and as a batch, in micro-batches of at most
-        ``most_tokens`` tokens, which limit memory, see ``split_rows``. ``in_step``: whether all
-        processes need the same number of parts, since each part is read by all of them together. A process that has
-        fewer adds parts with one row, whose weights are 0, and without indices."""
+        ``most_tokens`` tokens, which limit memory, see ``split_rows``. ``in_step``: whether all processes need the same
+        number of parts, since each part is read by all of them together. A process that has fewer adds parts with one
+        row, whose weights are 0, and without indices."""
         own = split_rows(self, most_tokens, share_rows(self))
         for rows in own:
             yield rows, self.take(rows)

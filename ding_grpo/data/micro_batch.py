@@ -27,7 +27,7 @@ def tokens_at_once(batch: 'Batch', most: Union[int, str, None]) -> Optional[int]
 
 
 def _automatic(batch: 'Batch', costs: Dict[int, _Cost]) -> Optional[int]:  # noqa
-    most, parts = AT_ONCE_ON_GPU if batch.weight.is_cuda else AT_ONCE, []
+    most = AT_ONCE_ON_GPU if batch.weight.is_cuda else AT_ONCE
     if batch.prompts is None or len(_fill(costs, most, True)) < 2:
         return None
     row_of = {cost.prompt: row for row, cost in costs.items()}
