@@ -89,7 +89,8 @@ Column names: L is the length of the prompt, T that of the completion, G the gro
 not 32. "At a time" is the number of rows from which TRL learns at once: those of the mini-batch, or 8, its default. The
 faster of the two is compared; lines with "all" were measured without the other. "Overhead" is the time outside the
 model, the arithmetic of sampling and loss, and the optimizer; parts of it are within sampling and learning. "Memory" is
-the growth of the process's peak since before the first update, of this project / of TRL.
+the growth of the process's peak since before the first update, of this project / of TRL. In lines of
+commits before 418ec409 it includes a check of equal data before the updates, which reads all rows at once.
 
 {whole}
 
