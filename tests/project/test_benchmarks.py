@@ -1,4 +1,5 @@
 """Smoke cases of the programs in benchmarks/, and of the command that runs them. None takes a measurement."""
+import json
 import os
 from types import SimpleNamespace
 
@@ -6,6 +7,7 @@ import pytest
 import torch
 from ding.utils import POLICY_REGISTRY
 
+from benchmarks import tables
 from benchmarks.__main__ import main
 from benchmarks.classic.evidence import digest, merged, table
 from benchmarks.comparison import loop
@@ -13,6 +15,7 @@ from benchmarks.comparison.runs import Work
 from benchmarks.comparison.tasks import EVERY
 from benchmarks.demos.four_ways import TOKENS, Cost
 from benchmarks.programs import programs
+from benchmarks.shared.records import PATH
 from tests.processes import python
 from tests.project.documents import ROOT, read
 from tests.shipped import load
@@ -64,6 +67,18 @@ def test_a_shipped_config_is_measured_with_its_own_number_of_tokens():
     script = f'from benchmarks.beside_trl.update_ours import configs; print(configs("", {work})[0].env.max_new_tokens)'
     done = python('-c', script, folder=ROOT)
     assert done.stdout.split()[-1] == str(load('smollm2_grpo')[0].env.max_new_tokens), done.stderr
+
+
+@pytest.mark.unittest
+def test_records_of_a_third_processor_take_no_row_from_the_table():
+    with open(PATH, encoding='utf-8') as f:
+        own = json.load(f)
+    usual = max((r['processor'] for r in own), key=[r['processor'] for r in own].count)
+    rows = [dict(r, processor='AMD EPYC, family 1, model 1') for r in own if r['processor'] == usual][:12]
+    found = tables.table(own + rows)
+    assert found == tables.table(own) and '| ratio, Intel ' in found and 'until solved, Intel' in found
+    alone = [r for r in own if r['processor'] == usual]
+    assert 'ratio, ' in tables.table(alone)
 
 
 @pytest.mark.unittest
