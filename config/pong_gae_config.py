@@ -10,6 +10,7 @@ main_config.env.update(env_id='ALE/Pong-v5', env_kwargs=kwargs, gymnasium_wrappe
 main_config.env.update(collector_env_num=8, n_evaluator_episode=8, stop_value=18)
 policy = main_config.policy
 policy.model.update(obs_shape=[4, 42, 42], action_shape=6, encoder_hidden_size_list=[32, 64, 64, 128])
+policy.model.update(actor_head_hidden_size=128, critic_head_hidden_size=128)
 policy.learn.update(epoch_per_collect=4, learning_rate=1e-3, entropy=dict(weight=0.01))
 complete(main_config, create_config)
 

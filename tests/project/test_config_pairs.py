@@ -1,5 +1,7 @@
 """GRPO and PPO are compared on the same thing: only the policy's own block differs."""
 import pytest
+import torch
+from ding.model import VAC
 
 from tests.shipped import load, names
 
@@ -7,6 +9,7 @@ SAME = (
     'config', 'pretrained', 'obs_shape', 'action_shape', 'action_space', 'encoder_hidden_size_list',
     'actor_head_hidden_size'
 )
+OF_STEPS = [name for name in (*names('*_ppo'), *names('*_gae')) if 'obs_shape' in load(name)[0].policy.model]
 
 
 @pytest.mark.parametrize('name', names('*_ppo*'))
@@ -24,3 +27,13 @@ def test_environment_evaluator_network_and_kl_are_the_same(name):
     if has_kl:
         assert grpo.policy.learn.kl == ppo.policy.learn.kl
         assert grpo.policy.learn.entropy.weight == ppo.policy.learn.entropy_weight
+
+
+@pytest.mark.parametrize('name', OF_STEPS)
+def test_the_network_reads_an_observation(name):
+    model = load(name)[0].policy.model
+    shape = model.obs_shape
+    obs = torch.zeros(2, *([shape] if isinstance(shape, int) else shape))
+    out = VAC(**model)(obs, mode='compute_actor_critic')
+    logit = out['logit']['mu'] if model.action_space == 'continuous' else out['logit']
+    assert logit.shape == (2, model.action_shape) and out['value'].shape == (2, )
