@@ -4,6 +4,7 @@ from typing import Any, Dict, Iterable, NamedTuple, Optional
 from torch import Tensor
 
 from .model import CausalLM
+from .model.read.attention import kept_type
 
 # How many numbers an optimizer keeps for a trained weight; Adafactor's rows and columns are few.
 STATES = dict(AdamW=2, Adam=2, NAdam=2, RAdam=2, RMSprop=1, SGD=0, Adafactor=0)
@@ -57,7 +58,7 @@ def footprint(
         gradients=trained,
         optimizer=0 if optimizer.get('offload') else trained * states,
         reference=whole if reference and not model.has_adapters else 0,
-        activations=tokens * sizes.kept(model),
+        activations=tokens * sizes.activations(model),
         keys=rows * length * sizes.keys,
         divided=divided,
     )
@@ -72,6 +73,7 @@ class _Sizes(NamedTuple):
     shared: int  # of all keys together
     rank: int  # of the adapters of all linear layers of a layer together
     number: int  # bytes of a factor of products
+    kept: int  # bytes of a number of a key
 
     @classmethod
     def of(cls, model: CausalLM) -> Optional['_Sizes']:
@@ -84,15 +86,16 @@ class _Sizes(NamedTuple):
             return None
         size = getattr(config, 'head_dim', None) or hidden // heads
         rank = sum(len(p) for name, p in model.named_parameters() if '.lora_A.' in name) // layers
-        number = 2 if model.autocast_dtype is not None else model.lm.dtype.itemsize
-        return cls(layers, hidden, between, heads * size, shared * size, rank, number)
+        factor = model.autocast_dtype or model.lm.dtype
+        kept = kept_type(factor, model.device).itemsize
+        return cls(layers, hidden, between, heads * size, shared * size, rank, factor.itemsize, kept)
 
     @property
     def keys(self) -> int:
         """Bytes of keys and values of a token."""
-        return 2 * self.layers * self.shared * self.number
+        return 2 * self.layers * self.shared * self.kept
 
-    def kept(self, model: CausalLM) -> int:
+    def activations(self, model: CausalLM) -> int:
         """Bytes that a token needs for the backward pass: two norms with their results, queries, keys, values and
         result of the attention, and the three factors of the gated unit."""
         wide = model.lm.dtype.itemsize * self.hidden  # norms and what is added up keep the type of the weights

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ding_grpo.model.read.attention import Options, Seen, added, flash, flash_backward, is_fast, plain
+from ding_grpo.model.read.attention import Options, Seen, added, flash, flash_backward, is_fast, kept_type, plain
 from tests.simulated_gpu import SimulatedGPU
 
 CASES = [(5, 5, True, False), (37, 21, False, False), (37, 21, False, True), (1, 9, False, True)]
@@ -61,3 +61,9 @@ def test_what_no_kernel_can(multiplies_bfloat16):
                                   (16, torch.half, True)):
             q = torch.zeros(1, 2, 3, size, dtype=dtype)
             assert is_fast(q, q, Options(1.0)) is fast
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.half, torch.float32, torch.double], ids=str)
+def test_a_processor_keeps_keys_in_float32_or_wider(dtype):
+    assert kept_type(dtype, torch.device('cpu')) is (torch.double if dtype is torch.double else torch.float32)
+    assert kept_type(dtype, torch.device('cuda')) is dtype

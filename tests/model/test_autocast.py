@@ -22,18 +22,19 @@ of_each_model = pytest.mark.parametrize('name', ['llama', 'gpt2'])
 
 
 class Types(TorchDispatchMode):
-    """Records the types that attention is differentiated in, and counts conversions of parameters to bfloat16."""
+    """Records the types that attention reads and is differentiated in, and counts conversions of parameters."""
 
     def __init__(self, model):
         super().__init__()
         self.places = {p.data_ptr() for p in model.parameters() if p.dim() > 1}
-        self.casts, self.attention = 0, []
+        self.casts, self.attention, self.read = 0, [], []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is torch.ops.aten._to_copy.default and args[0].data_ptr() in self.places:
             self.casts += 1
-        if 'attention' in func.name() and 'backward' in func.name():
-            self.attention.append({x.dtype for x in args if isinstance(x, torch.Tensor) and x.is_floating_point()})
+        if 'attention' in func.name():
+            found = self.attention if 'backward' in func.name() else self.read
+            found.append({x.dtype for x in args if isinstance(x, torch.Tensor) and x.is_floating_point()})
         return func(*args, **(kwargs or {}))
 
 
@@ -61,6 +62,18 @@ class TestLayers:
         out = generate(model, batch, 9, [-1], Sampling(), uniform(4, 9))
         assert out.logp.dtype is torch.float32
         assert (learned(model, batch, out.action).exp() / out.logp.exp() - 1).abs().max() < 0.03
+
+    @of_each_model
+    def test_single_tokens_read_keys_in_float32(self, name):
+        """The attention of few queries is slower in bfloat16 on a processor."""
+        model = make(name, autocast='bfloat16')
+        batch = PromptBatch.of(PROMPTS, CPU)
+        with torch.no_grad(), model.arithmetic():
+            decoding = model.start(batch)
+            for _ in range(2):
+                with Types(model) as used:
+                    decoding.step(torch.arange(6))
+                assert used.read == [{torch.float32}] * len(used.read) and len(used.read) >= 2 * 2
 
     @of_each_model
     @pytest.mark.parametrize('lora', [None, dict(r=2, target_modules='all-linear')], ids=['weights', 'adapters'])

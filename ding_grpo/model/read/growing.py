@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ding_grpo.rl_utils.on_device import on_device
 
-from .attention import TOKEN, Options, Seen, attended, call_time
+from .attention import TOKEN, Options, Seen, attended, call_time, kept_type
 from .bands import Band, Packed, divide
 from .prompts import PromptTree
 from .row_tree import RowTree
@@ -105,17 +105,19 @@ class Growing:
     @torch.no_grad()
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
         """Like ``Whole.attend``: of the prompts at the first call, then of T tokens per line, line by line."""
+        given, kept = v.dtype, kept_type(v.dtype, v.device)
         if layer not in self._packed and layer not in self._grids:
-            self._packed[layer] = tuple(_alone(self.prompts.of_tree(x[0])) for x in (k, v))
+            self._packed[layer] = tuple(_alone(self.prompts.of_tree(x[0]).to(kept)) for x in (k, v))
             return self.prompts.whole.attend(layer, q, k, v, options)
         if layer in self._packed:
             packed = self._packed.pop(layer)
             self._grids[layer] = [level.grids(*packed) for level in self._levels]
         lines, heads, size = len(self._length), q.shape[1], q.shape[3]
         groups, repeat, tokens = k.shape[1], heads // k.shape[1], q.shape[2] // lines
-        k, v = self._append(layer, *(x[0].unflatten(1, (lines, tokens)).transpose(0, 1) for x in (k, v)))
+        k, v = self._append(layer, *(x[0].to(kept).unflatten(1, (lines, tokens)).transpose(0, 1) for x in (k, v)))
         options = options.within(self._longest + k.shape[2])  # k: (B, K, t, D)
-        q = q[0].reshape(groups, repeat, lines, tokens, size).permute(2, 0, 1, 3, 4).reshape(lines, groups, -1, size)
+        q = q[0].to(kept).reshape(groups, repeat, lines, tokens, size)
+        q = q.permute(2, 0, 1, 3, 4).reshape(lines, groups, -1, size)
         seen, of_levels = self._seen(tokens, k.shape[2], repeat, options.window)
         out, lse = attended(q, k, v, seen, options)  # (B, K, rep T, E), (B, K, rep T)
         out = out.to(lse.dtype)
@@ -127,7 +129,7 @@ class Growing:
             out = torch.lerp(above.reshape(out.shape).to(lse.dtype), out, share, out=joint)
             if level is not self._levels[-1]:
                 lse = torch.logaddexp(lse, above_lse)
-        out = out.to(v.dtype).unflatten(2, (repeat, tokens))  # (B, K, rep, T, E)
+        out = out.to(given).unflatten(2, (repeat, tokens))  # (B, K, rep, T, E)
         return out.permute(0, 3, 1, 2, 4).reshape(1, lines * tokens, heads, v.shape[-1])
 
     def _places(self, tokens: int) -> Tensor:
