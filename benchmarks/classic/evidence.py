@@ -7,13 +7,13 @@ import json
 import os
 import signal
 import sys
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 import click
 
 from benchmarks.comparison import compare
-from benchmarks.comparison.page import interval, markdown, middle, on
-from benchmarks.comparison.runs import OUT, Outcome, Work, outcome, run_all, works_of
+from benchmarks.comparison.page import interval, markdown, middle, on, setting
+from benchmarks.comparison.runs import OUT, Outcome, Work, all_tries, outcome, run_all, works_of
 from benchmarks.comparison.tasks import CLASSIC, EVERY, SIDES
 from benchmarks.shared.paths import RECORDS, ROOT
 from ding_grpo.compare.statistics import interquartile_mean, probability_of_improvement
@@ -46,6 +46,8 @@ or when its budget of environment steps is used up.
 {conditions}
 '''
 
+BASE = ('grpo', 0)  # side and number of the try that others are compared with
+
 
 def probability(grpo: List[Outcome], other: List[Outcome]) -> str:
     """That GRPO needs fewer steps; by the last return where nobody reached the bar."""
@@ -56,23 +58,31 @@ def probability(grpo: List[Outcome], other: List[Outcome]) -> str:
     return interval(found, '.2f')
 
 
+def name_of(task: str, side: str, attempt: int) -> str:
+    """A side in the table; an ablation with what it changes."""
+    first, keys = (EVERY[task].tries[side][n] for n in (0, attempt))
+    return ', '.join([SIDES[side], *([setting({k: x for k, x in keys.items() if k not in first})] if attempt else [])])
+
+
 def table(record: Dict[str, Any]) -> str:
     rows = [['task', 'bar', 'budget', 'side', 'solved', 'steps', 'seconds', 'last return', 'P']]
     for task, entry in record.items():
-        found = {side: [outcome(run, entry['bar']) for run in entry['runs'] if run['side'] == side] for side in SIDES}
-        for side, of_seeds in found.items():
+        found: Dict[Tuple[str, int], List[Outcome]] = {(side, 0): [] for side in SIDES}
+        for run in sorted(entry['runs'], key=lambda run: run['attempt']):
+            found.setdefault((run['side'], run['attempt']), []).append(outcome(run, entry['bar']))
+        for (side, attempt), of_seeds in found.items():
             last = [o.final for o in of_seeds]
             rows.append(
                 [
                     EVERY[task].title,
                     f"{entry['bar']:g}",
                     f"{entry['budget']:,}",
-                    SIDES[side],
+                    name_of(task, side, attempt),
                     f'{sum(o.solved for o in of_seeds)} of {len(of_seeds)}',
                     middle([o.steps for o in of_seeds]),
                     middle([o.seconds for o in of_seeds], '.1f'),
                     interval(interquartile_mean(last), '.2f') or middle(last, '.2f'),
-                    '' if side == 'grpo' else probability(found['grpo'], of_seeds),
+                    '' if (side, attempt) == BASE else probability(found[BASE], of_seeds),
                 ]
             )
     return markdown(rows)
@@ -107,12 +117,12 @@ def digest(work: Work) -> str:
 
 def merged(task: str, old: Dict[str, Any], new: Dict[str, Any]) -> Dict[str, Any]:
     """A task of the record with new runs, beside those of other seeds that had the same settings."""
-    known = {(run['side'], run['seed']) for run in new['runs']}
-    rest = [
-        run for run in old['runs']
-        if (run['side'],
-            run['seed']) not in known and run['digest'] == digest(Work(task, run['side'], run['attempt'], run['seed']))
-    ]
+    known = {(run['side'], run['attempt'], run['seed']) for run in new['runs']}
+    rest = []
+    for run in old['runs']:
+        work = Work(task, run['side'], run['attempt'], run['seed'])
+        if work[1:] not in known and run['digest'] == digest(work):
+            rest.append(run)
     first = len(old['conditions'])
     runs = rest + [dict(run, conditions=first + run['conditions']) for run in new['runs']]
     return dict(new, conditions=old['conditions'] + new['conditions'], runs=runs)
@@ -131,9 +141,10 @@ def write(record: Dict[str, Any]) -> None:
 @click.command()
 @click.option('--tasks', default=','.join(CLASSIC), show_default=True, help='Comma-separated, in this order.')
 @click.option('--seeds', default='0,1,2,3,4', show_default=True, help='Comma-separated.')
+@click.option('--tries', default='', help='Numbers of the tries of each side; 0 is the shipped config. All without it.')
 @click.option('--jobs', default=2, show_default=True, type=click.IntRange(1), help='Runs at a time, of one thread.')
 @click.option('--only-page', is_flag=True, help='Write the page from the record alone.')
-def main(tasks: str, seeds: str, jobs: int, only_page: bool) -> None:
+def main(tasks: str, seeds: str, tries: str, jobs: int, only_page: bool) -> None:
     """Run all sides of each task in turn. Finished runs in runs/comparison are not repeated."""
     os.chdir(ROOT)
     names = tasks.split(',')
@@ -147,7 +158,10 @@ def main(tasks: str, seeds: str, jobs: int, only_page: bool) -> None:
     os.makedirs(OUT, exist_ok=True)
     about = compare.conditions(jobs)
     for task in names:
-        works = works_of(task, {side: [0] for side in SIDES}, tuple(int(seed) for seed in seeds.split(',')))
+        numbers = all_tries(EVERY[task])
+        if tries:
+            numbers = {side: [n for n in numbers[side] if str(n) in tries.split(',')] for side in SIDES}
+        works = works_of(task, numbers, tuple(int(seed) for seed in seeds.split(',')))
         found = run_all(works, jobs, task, about)
         record = read_record()
         new = compare.entry(task, {work: dict(result, digest=digest(work)) for work, result in found.items()})

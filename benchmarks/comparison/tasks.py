@@ -257,11 +257,26 @@ TASKS = dict(
 )  # yapf: disable
 
 
-def as_shipped(title: str, bar: float, budget: int, interval: int, keys: Dict[str, Any] = {}, **further: Any) -> Task:
-    """A task of ``benchmarks.classic.evidence``: every side with its shipped config and these keys."""
-    return Task(title, bar, budget, interval, {side: [keys] for side in SIDES}, **further)
+def as_shipped(
+        title: str,
+        bar: float,
+        budget: int,
+        interval: int,
+        keys: Dict[str, Any] = {},
+        ablations: Dict[str, Tries] = {},
+        **further: Any
+) -> Task:
+    """A task of ``benchmarks.classic.evidence``: every side with its shipped config and these keys, and some sides with
+    further tries that show what the difference between the sides comes from."""
+    tries = {side: [keys, *({**keys, **more} for more in ablations.get(side, []))] for side in SIDES}
+    return Task(title, bar, budget, interval, tries, **further)
 
 
+# Two episodes an update, and mini-batches, epochs and rate of the critic on HalfCheetah.
+BATCHES_OF_CRITIC = {
+    **groups(2, 1, 1), 'learn.batch_steps': 64, 'learn.epoch_per_collect': 10, 'learn.target_kl': None,
+    'learn.learning_rate': 3e-4
+}  # yapf: disable
 HOPPER = {'env.env_id': 'Hopper-v5', 'model.obs_shape': 11, 'model.action_shape': 3}
 CLASSIC = dict(
     mountaincar_continuous=as_shipped('MountainCarContinuous-v0', 90, 200_000, 20_000),
@@ -274,7 +289,10 @@ CLASSIC = dict(
     minigrid_doorkey=as_shipped(
         'MiniGrid-DoorKey-5x5-v0', 0.9, 300_000, 10_000, plugin=True, config='minigrid', episodes=50
     ),
-    halfcheetah=as_shipped('HalfCheetah-v5', 1000, 300_000, 20_000, episodes=20),
+    halfcheetah=as_shipped(
+        'HalfCheetah-v5', 1000, 300_000, 20_000,
+        ablations=dict(gae=[{'learn.critic.gae_lambda': 1.0}], grpo=[BATCHES_OF_CRITIC]), episodes=20
+    ),
     pong=as_shipped('ALE/Pong-v5', 18, 1_000_000, 50_000, plugin=True, config='pong', episodes=10),
     hopper=as_shipped('Hopper-v5', 1000, 300_000, 20_000, HOPPER, config='halfcheetah', episodes=20),
 )  # yapf: disable

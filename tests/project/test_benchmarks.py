@@ -101,6 +101,25 @@ def test_seeds_of_an_earlier_call_stay_in_the_record_while_their_settings_are_th
 
 
 @pytest.mark.unittest
+def test_an_ablation_is_a_row_of_its_own_beside_the_shipped_config():
+
+    def entry(attempt, seed, steps):
+        work = Work('halfcheetah', 'gae', attempt, seed)
+        run = dict(side='gae', attempt=attempt, seed=seed, conditions=0, digest=digest(work))
+        run.update(evaluations=[[0, 0.1, 0.0], [steps, 1001., 3.0]])
+        grpo = dict(run, side='grpo', attempt=0, evaluations=[[0, 0.1, 0.0]])
+        grpo['digest'] = digest(Work('halfcheetah', 'grpo', 0, seed))
+        return dict(bar=1000, budget=300_000, conditions=['here'], runs=[run, grpo])
+
+    found = merged('halfcheetah', entry(0, 1, 5000), entry(1, 1, 7000))
+    assert sorted((run['side'], run['attempt']) for run in found['runs']) == [('gae', 0), ('gae', 1), ('grpo', 0)]
+    ppo = dict(found['runs'][0], side='ppo')
+    lines = table(dict(halfcheetah=dict(found, runs=[*found['runs'], ppo]))).splitlines()
+    assert any('| critic | 1 of 1 | 5,000 ' in line for line in lines)
+    assert any('| critic, `gae_lambda=1.0` | 1 of 1 | 7,000 ' in line for line in lines)
+
+
+@pytest.mark.unittest
 def test_tokens_that_rows_of_a_tree_share_count_once():
     """Rows 0 and 1 share three tokens, the second of which is a reply. Rows 2 and 3 are of other groups."""
     weight = torch.tensor([[1., 0., 1., 0.], [1., 0., 1., 1.], [1., 1., 0., 0.], [1., 1., 0., 0.]])
