@@ -45,7 +45,9 @@ ENDS = range(12)  # of 1,000 tokens: about a third of the rows end before the la
 
 
 class Found(NamedTuple):
-    """What one architecture needs: launches for each layer, launches beside the layers, and waits."""
+    """What one architecture needs: launches for each layer, launches beside the layers, and waits. A step is a token of
+    each row by itself; a token is what a whole collect takes divided by the number of its tokens."""
+    step_of_layer: float
     token_of_layer: float
     token: float
     token_waits: float
@@ -62,11 +64,11 @@ def count(kind: str, prompts: str) -> Found:
     def of_layer(part: str) -> float:
         return (many[part] - few[part]) / (LAYERS[1] - LAYERS[0])
 
-    forward, backward, token = map(of_layer, ('forward', 'backward', 'sampled'))
+    step, forward, backward, token = map(of_layer, ('step', 'forward', 'backward', 'sampled'))
     beside = few['forward'] + few['backward'] - LAYERS[0] * (forward + backward)
     return Found(
-        token / few['tokens'], (few['sampled'] - LAYERS[0] * token) / few['tokens'], few['token waits'] / few['tokens'],
-        forward, backward, beside, few['batch waits']
+        step, token / few['tokens'], (few['sampled'] - LAYERS[0] * token) / few['tokens'],
+        few['token waits'] / few['tokens'], forward, backward, beside, few['batch waits']
     )
 
 
@@ -86,6 +88,12 @@ def _counted(kind: str, prompts: str, layers: int) -> Counter:
         found['tokens'] = rollout.action.shape[1]
         found.update({f'token {kind}': number for kind, number in gpu.counts.copies.items()})
         action = rollout.action.clamp(min=0)
+        with torch.no_grad(), model.arithmetic():
+            decoding = model.start(batch)
+            for place in range(2):  # the second finds room for its keys
+                gpu.counts.reset()
+                decoding.step(action[:, place])
+        found['step'] = gpu.counts.launches.total()
         gpu.counts.reset()
         hidden = model.completion_hidden(batch, action, rollout.length)
         logp = linear_log_prob(hidden, index=action, **model.output_head()._asdict())
@@ -159,8 +167,8 @@ def table(found: Dict[Tuple[str, str], Found]) -> str:
     """Of the page."""
     rows = [[*names, *(f'{x:.1f}' for x in counts)] for names, counts in found.items()]
     head = [
-        'model', 'prompts', 'a token: launches for each layer', 'beside the layers', 'waits',
-        'a batch: launches for each layer, forward', 'backward', 'beside the layers', 'waits'
+        'model', 'prompts', 'a step: launches for each layer', 'a token: launches for each layer', 'beside the layers',
+        'waits', 'a batch: launches for each layer, forward', 'backward', 'beside the layers', 'waits'
     ]
     return tabulate(rows, head, tablefmt='github', disable_numparse=True)
 
@@ -202,6 +210,8 @@ Operations of two devices are an error, as they are on a GPU.
 
 - 8 prompts, of 32 tokens each or of 5 to 60, with 4 rows each and at most 32 new tokens; some rows end before.
   Random models of 2 and of 4 layers in float32: the difference is what a layer needs.
+- A step reads one token of each row. A token is all of a collect divided by the number of its tokens: steps, prompts,
+  and rows that leave.
 - A launch is an operation of torch that computes or copies. Views and allocations launch nothing. A library may launch
   several kernels for one operation, so these are lower bounds.
 - A wait is an operation after which the CPU needs a number, or a size, that the GPU computes.
