@@ -141,10 +141,12 @@ def write(record: Dict[str, Any]) -> None:
 @click.command()
 @click.option('--tasks', default=','.join(CLASSIC), show_default=True, help='Comma-separated, in this order.')
 @click.option('--seeds', default='0,1,2,3,4', show_default=True, help='Comma-separated.')
-@click.option('--tries', default='', help='Numbers of the tries of each side; 0 is the shipped config. All without it.')
+@click.option(
+    '--only', default='', help='Sides with the numbers of tries, such as grpo0,gae1; 0 is the shipped config.'
+)
 @click.option('--jobs', default=2, show_default=True, type=click.IntRange(1), help='Runs at a time, of one thread.')
 @click.option('--only-page', is_flag=True, help='Write the page from the record alone.')
-def main(tasks: str, seeds: str, tries: str, jobs: int, only_page: bool) -> None:
+def main(tasks: str, seeds: str, only: str, jobs: int, only_page: bool) -> None:
     """Run all sides of each task in turn. Finished runs in runs/comparison are not repeated."""
     os.chdir(ROOT)
     names = tasks.split(',')
@@ -159,8 +161,11 @@ def main(tasks: str, seeds: str, tries: str, jobs: int, only_page: bool) -> None
     about = compare.conditions(jobs)
     for task in names:
         numbers = all_tries(EVERY[task])
-        if tries:
-            numbers = {side: [n for n in numbers[side] if str(n) in tries.split(',')] for side in SIDES}
+        if only:
+            numbers = {
+                side: [n for n in of_side if f'{side}{n}' in only.split(',')]
+                for side, of_side in numbers.items()
+            }
         works = works_of(task, numbers, tuple(int(seed) for seed in seeds.split(',')))
         found = run_all(works, jobs, task, about)
         record = read_record()

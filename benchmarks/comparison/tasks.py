@@ -272,10 +272,10 @@ def as_shipped(
     return Task(title, bar, budget, interval, tries, **further)
 
 
-# Two episodes an update, and mini-batches, epochs and rate of the critic on HalfCheetah.
-BATCHES_OF_CRITIC = {
-    **groups(2, 1, 1), 'learn.batch_steps': 64, 'learn.epoch_per_collect': 10, 'learn.target_kl': None,
-    'learn.learning_rate': 3e-4
+# GRPO as on LunarLander: sixteen episodes an update, and mini-batches of eight whole ones.
+WHOLE_EPISODES = {
+    **groups(8, 2, 1), 'learn.batch_steps': None, 'learn.epoch_per_collect': 20, 'learn.target_kl': 0.015,
+    'learn.learning_rate': 1e-3
 }  # yapf: disable
 HOPPER = {'env.env_id': 'Hopper-v5', 'model.obs_shape': 11, 'model.action_shape': 3}
 CLASSIC = dict(
@@ -291,9 +291,9 @@ CLASSIC = dict(
     ),
     halfcheetah=as_shipped(
         'HalfCheetah-v5', 1000, 300_000, 20_000,
-        ablations=dict(gae=[{'learn.critic.gae_lambda': 1.0}], grpo=[BATCHES_OF_CRITIC]), episodes=20
+        ablations=dict(gae=[{'learn.critic.gae_lambda': 1.0}], grpo=[WHOLE_EPISODES]), episodes=20
     ),
-    pong=as_shipped('ALE/Pong-v5', 18, 1_000_000, 50_000, plugin=True, config='pong', episodes=10),
+    breakout=as_shipped('ALE/Breakout-v5', 20, 500_000, 25_000, plugin=True, episodes=10),
     hopper=as_shipped('Hopper-v5', 1000, 300_000, 20_000, HOPPER, config='halfcheetah', episodes=20),
 )  # yapf: disable
 EVERY = {**TASKS, **CLASSIC}

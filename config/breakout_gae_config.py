@@ -1,15 +1,15 @@
-"""A critic on the rollouts of grpo, on Pong of Atari (extra atari): the last four images, of 42 x 42."""
+"""A critic on the rollouts of grpo, on Atari Breakout (extra atari): the last four images, of 42 x 42."""
 from ding_grpo.entry import complete, run, shipped_config
 
-main_config, create_config = shipped_config('cartpole_gae', 'runs/pong_gae')
+main_config, create_config = shipped_config('cartpole_gae', 'runs/breakout_gae')
 image = dict(screen_size=42, frame_skip=1, scale_obs=True)  # the environment repeats each action four times
 views = [dict(type='gymnasium.wrappers:AtariPreprocessing', kwargs=image)]
 views.append(dict(type='gymnasium.wrappers:FrameStackObservation', kwargs=dict(stack_size=4)))
-kwargs = dict(repeat_action_probability=0.)
-main_config.env.update(env_id='ALE/Pong-v5', env_kwargs=kwargs, gymnasium_wrappers=views)
-main_config.env.update(collector_env_num=8, n_evaluator_episode=8, stop_value=18)
+kwargs = dict(repeat_action_probability=0., max_episode_steps=1000)  # a greedy policy may never begin the game
+main_config.env.update(env_id='ALE/Breakout-v5', env_kwargs=kwargs, gymnasium_wrappers=views)
+main_config.env.update(collector_env_num=8, n_evaluator_episode=8, stop_value=20)
 policy = main_config.policy
-policy.model.update(obs_shape=[4, 42, 42], action_shape=6, encoder_hidden_size_list=[32, 64, 64, 128])
+policy.model.update(obs_shape=[4, 42, 42], action_shape=4, encoder_hidden_size_list=[32, 64, 64, 128])
 policy.model.update(actor_head_hidden_size=128, critic_head_hidden_size=128)
 policy.learn.update(epoch_per_collect=4, learning_rate=1e-3, entropy=dict(weight=0.01))
 complete(main_config, create_config)
