@@ -7,6 +7,7 @@ policy.group_size = 2
 policy.learn.update(epoch_per_collect=10, target_kl=None, batch_steps=64, learning_rate=3e-4)
 policy.learn.ppo_param_init = True
 policy.collect.groups = 1
+policy.eval.evaluator.eval_freq = 25
 complete(main_config, create_config)
 
 if __name__ == '__main__':

@@ -1,5 +1,6 @@
 """The formula for memory, beside the bytes that a simulated GPU counts."""
 import pytest
+import torch
 
 from ding_grpo.check import _by_formula
 from ding_grpo.data import micro_batch
@@ -66,6 +67,14 @@ def test_keys_of_sampling(gpu):
     sample_groups(policy, reward=reward)
     most, found = gpu.counts.peak - before, footprint(policy.model, 1, 64, 16)
     assert found.keys <= most <= 1.5 * found.keys  # room for 16 tokens, prompts and logits
+
+
+def test_a_processor_keeps_keys_of_half_types_in_float32():
+    with torch.device('meta'):
+        other = CausalLM(config=CONFIG, dtype='bfloat16')
+    half, whole = (CausalLM(config=CONFIG, dtype=dtype) for dtype in ('bfloat16', 'float32'))
+    found = [footprint(model, 1, 64, 16).keys for model in (half, whole, other)]
+    assert found[0] == found[1] == 2 * found[2]
 
 
 def test_other_architectures_have_no_formula():

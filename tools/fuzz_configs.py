@@ -44,6 +44,7 @@ PACKAGES = dict(  # of extras, by the first word of a config's name
     lunarlander='Box2D',
     bipedalwalker='Box2D',
     halfcheetah='mujoco',
+    breakout='ale_py',
     minigrid='minigrid'
 )
 LEFT_OUT = [name for name in NAMES if find_spec(PACKAGES.get(name.split('_')[0], 'torch')) is None]

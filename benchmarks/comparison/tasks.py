@@ -1,6 +1,7 @@
 """
 The tasks of the comparison, and the settings that each side tries on each, the shipped config first. All sides have
-equally many tries, and a key that helps one side is tried by the others if they have it too.
+equally many tries, and a key that helps one side is tried by the others if they have it too. ``CLASSIC`` has the tasks
+of ``benchmarks.classic.evidence``, where further tries are ablations.
 """
 from typing import Any, Dict, List, NamedTuple
 
@@ -272,7 +273,7 @@ def as_shipped(
     return Task(title, bar, budget, interval, tries, **further)
 
 
-# GRPO as on LunarLander: sixteen episodes an update, and mini-batches of eight whole ones.
+# GRPO as on LunarLander: sixteen episodes an update, mini-batches of eight whole ones, until the KL is 0.015.
 WHOLE_EPISODES = {
     **groups(8, 2, 1), 'learn.batch_steps': None, 'learn.epoch_per_collect': 20, 'learn.target_kl': 0.015,
     'learn.learning_rate': 1e-3

@@ -3,13 +3,14 @@ import json
 import os
 from types import SimpleNamespace
 
+import click
 import pytest
 import torch
 from ding.utils import POLICY_REGISTRY
 
 from benchmarks import tables
 from benchmarks.__main__ import main
-from benchmarks.classic.evidence import digest, merged, table
+from benchmarks.classic.evidence import chosen, digest, merged, table
 from benchmarks.comparison import loop
 from benchmarks.comparison.runs import Work
 from benchmarks.comparison.tasks import EVERY
@@ -86,8 +87,9 @@ def test_seeds_of_an_earlier_call_stay_in_the_record_while_their_settings_are_th
 
     def entry(*seeds, known=True):
         runs = [
-            dict(side=side, attempt=0, seed=seed, conditions=0, evaluations=[[0, 0.1, 0.0], [5000, 0.95, 3.0]])
-            for seed in seeds for side in ('grpo', 'gae', 'ppo')
+            dict(
+                side=side, attempt=0, keys={}, seed=seed, conditions=0, evaluations=[[0, 0.1, 0.0], [5000, 0.95, 3.0]]
+            ) for seed in seeds for side in ('grpo', 'gae', 'ppo')
         ]
         for run in runs:
             run['digest'] = digest(Work('minigrid_doorkey', run['side'], 0, run['seed'])) if known else 'other'
@@ -107,16 +109,20 @@ def test_an_ablation_is_a_row_of_its_own_beside_the_shipped_config():
         work = Work('halfcheetah', 'gae', attempt, seed)
         run = dict(side='gae', attempt=attempt, seed=seed, conditions=0, digest=digest(work))
         run.update(evaluations=[[0, 0.1, 0.0], [steps, 1001., 3.0]])
+        run['keys'] = EVERY['halfcheetah'].tries['gae'][attempt]
         grpo = dict(run, side='grpo', attempt=0, evaluations=[[0, 0.1, 0.0]])
         grpo['digest'] = digest(Work('halfcheetah', 'grpo', 0, seed))
         return dict(bar=1000, budget=300_000, conditions=['here'], runs=[run, grpo])
 
     found = merged('halfcheetah', entry(0, 1, 5000), entry(1, 1, 7000))
     assert sorted((run['side'], run['attempt']) for run in found['runs']) == [('gae', 0), ('gae', 1), ('grpo', 0)]
-    ppo = dict(found['runs'][0], side='ppo')
-    lines = table(dict(halfcheetah=dict(found, runs=[*found['runs'], ppo]))).splitlines()
+    lines = table(dict(halfcheetah=found)).splitlines()  # PPO has not run yet
     assert any('| critic | 1 of 1 | 5,000 ' in line for line in lines)
     assert any('| critic, `gae_lambda=1.0` | 1 of 1 | 7,000 ' in line for line in lines)
+    assert chosen('halfcheetah', 'gae1') == dict(grpo=[], gae=[1], ppo=[])
+    assert chosen('halfcheetah', '') == dict(grpo=[0, 1], gae=[0, 1], ppo=[0])
+    with pytest.raises(click.BadParameter, match="'gae2': must be of gae0, gae1, grpo0, grpo1, ppo0"):
+        chosen('halfcheetah', 'grpo0,gae2')
 
 
 @pytest.mark.unittest

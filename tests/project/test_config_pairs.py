@@ -9,7 +9,8 @@ SAME = (
     'config', 'pretrained', 'obs_shape', 'action_shape', 'action_space', 'encoder_hidden_size_list',
     'actor_head_hidden_size'
 )
-OF_STEPS = [name for name in (*names('*_ppo'), *names('*_gae')) if 'obs_shape' in load(name)[0].policy.model]
+POLICIES = (*names('*_grpo'), *names('*_ppo'), *names('*_gae'))
+OF_STEPS = [name for name in POLICIES if 'obs_shape' in load(name)[0].policy.model]
 
 
 @pytest.mark.parametrize('name', names('*_ppo*'))

@@ -88,7 +88,7 @@ COLLECT = dict(
     # with ``bias``, and a grammar, 'module:function' (docs/guides/options.md). For language models.
     processors=Key([], _PROCESSORS),
     # (Optional[str]) 'bfloat16': sample in bfloat16, and learn and evaluate in the model's own arithmetic. Sampling
-    # reads half as much memory. Ratios are relative to the learner's own log-probabilities; ``sampler_gap_mean``
+    # reads weights of half the size. Ratios are relative to the learner's own log-probabilities; ``sampler_gap_mean``
     # shows how far the sampler's are from them (docs/reference/metrics.md). For language models.
     autocast=optional(Rule.one_of('bfloat16')),
     # (float) Discount of rewards, by step; with several turns (``env.max_turns``), by turn. 1 for completions of a

@@ -105,18 +105,18 @@ class Growing:
     @torch.no_grad()
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
         """Like ``Whole.attend``: of the prompts at the first call, then of T tokens per line, line by line."""
-        given, kept = v.dtype, kept_type(v.dtype, v.device)
+        given = v.dtype
         if layer not in self._packed and layer not in self._grids:
-            self._packed[layer] = tuple(_alone(self.prompts.of_tree(x[0]).to(kept)) for x in (k, v))
+            self._packed[layer] = tuple(_alone(_kept(self.prompts.of_tree(x[0]))) for x in (k, v))
             return self.prompts.whole.attend(layer, q, k, v, options)
         if layer in self._packed:
             packed = self._packed.pop(layer)
             self._grids[layer] = [level.grids(*packed) for level in self._levels]
         lines, heads, size = len(self._length), q.shape[1], q.shape[3]
         groups, repeat, tokens = k.shape[1], heads // k.shape[1], q.shape[2] // lines
-        k, v = self._append(layer, *(x[0].to(kept).unflatten(1, (lines, tokens)).transpose(0, 1) for x in (k, v)))
+        k, v = self._append(layer, *(_kept(x[0]).unflatten(1, (lines, tokens)).transpose(0, 1) for x in (k, v)))
         options = options.within(self._longest + k.shape[2])  # k: (B, K, t, D)
-        q = q[0].to(kept).reshape(groups, repeat, lines, tokens, size)
+        q = _kept(q[0]).reshape(groups, repeat, lines, tokens, size)
         q = q.permute(2, 0, 1, 3, 4).reshape(lines, groups, -1, size)
         seen, of_levels = self._seen(tokens, k.shape[2], repeat, options.window)
         out, lse = attended(q, k, v, seen, options)  # (B, K, rep T, E), (B, K, rep T)
@@ -263,6 +263,10 @@ class _PromptPack(NamedTuple):
     def of_tree(self, x: Tensor) -> Tensor:
         """Keys or values of the tree's tokens (K, N, D), from those of the tokens read (K, M, D)."""
         return x if self.place is None else x[:, self.place]
+
+
+def _kept(x: Tensor) -> Tensor:
+    return x.to(kept_type(x.dtype, x.device))
 
 
 def _alone(x: Tensor) -> Tensor:
