@@ -65,7 +65,8 @@ class Work(NamedTuple):
         """All that determines the result: the job, the shipped config, and the weights that it starts from."""
         job = self.job
         of_job = {key: job[key] for key in ('keys', 'seed', 'bar', 'budget', 'interval', 'episodes')}
-        return repr((of_job, load_config(f'{EVERY[self.task].config or self.task}_{self.side}'), _weights(self.task)))
+        config = load_config(f'{EVERY[self.task].config or self.task}_{self.side}')
+        return repr(_ordered((of_job, config, _weights(self.task))))
 
 
 class Outcome(NamedTuple):
@@ -230,6 +231,13 @@ def _left(works: List[Work], results: Dict[Work, Dict[str, Any]], jobs: int) -> 
         of_side = [result['wall'] for done, result in results.items() if done.side == work.side]
         seconds += sum(of_side) / len(of_side) if of_side else mean
     return f'{len(results)} of {len(works)} done, about {seconds / jobs / 60:.0f} min left'
+
+
+def _ordered(value: Any) -> Any:
+    """Dicts as sorted pairs, because the order of their keys determines nothing."""
+    if isinstance(value, dict):
+        return sorted((key, _ordered(x)) for key, x in value.items())
+    return [_ordered(x) for x in value] if isinstance(value, (list, tuple)) else value
 
 
 def _weights(task: str) -> str:
