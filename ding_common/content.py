@@ -46,8 +46,8 @@ def _difference(found: Any, own: Any, name: str) -> Optional[str]:
         pairs = [(*both, f'{name}.{i}') for i, both in enumerate(zip(found, own))] if fits else []
     elif isinstance(own, str):
         allowed, fits = 'a text', isinstance(found, str)
-    elif isinstance(own, bool):
-        allowed, fits = 'True or False', isinstance(found, bool)
+    elif isinstance(own, bool):  # None is an optimizer's own choice
+        allowed, fits = 'True or False', isinstance(found, bool) or found is None and 'param_groups.' in name
     elif isinstance(own, int) and 'param_groups.' not in name:  # a counter
         low = 0 if own >= 0 else -2 ** 63
         allowed, fits = f'an integer of at least {low}', type(found) is int and low <= found < 2 ** 63

@@ -46,7 +46,7 @@ ENDS = range(12)  # of 1,000 tokens: about a third of the rows end before the la
 
 class Found(NamedTuple):
     """What one architecture needs: launches for each layer, launches beside the layers, and waits. A step is a token of
-    each row by itself; a token is what a whole collect takes divided by the number of its tokens."""
+    each row by itself; a token is what a whole collect takes divided by the tokens of its longest row."""
     step_of_layer: float
     token_of_layer: float
     token: float
@@ -210,8 +210,8 @@ Operations of two devices are an error, as they are on a GPU.
 
 - 8 prompts, of 32 tokens each or of 5 to 60, with 4 rows each and at most 32 new tokens; some rows end before.
   Random models of 2 and of 4 layers in float32: the difference is what a layer needs.
-- A step reads one token of each row. A token is all of a collect divided by the number of its tokens: steps, prompts,
-  and rows that leave.
+- A step reads one token of each row. A token is all of a collect divided by the tokens of its longest row: steps,
+  prompts, and rows that leave.
 - A launch is an operation of torch that computes or copies. Views and allocations launch nothing. A library may launch
   several kernels for one operation, so these are lower bounds.
 - A wait is an operation after which the CPU needs a number, or a size, that the GPU computes.

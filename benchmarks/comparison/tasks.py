@@ -264,12 +264,12 @@ def as_shipped(
         budget: int,
         interval: int,
         keys: Dict[str, Any] = {},
-        ablations: Dict[str, Tries] = {},
+        own: Dict[str, Tries] = {},
         **further: Any
 ) -> Task:
-    """A task of ``benchmarks.classic.evidence``: every side with its shipped config and these keys, and some sides with
-    further tries that show what the difference between the sides comes from."""
-    tries = {side: [keys, *({**keys, **more} for more in ablations.get(side, []))] for side in SIDES}
+    """A task of ``benchmarks.classic.evidence``: every side with its shipped config and these keys. ``own``: further
+    keys of some sides, of the first try and of others that show what a difference comes from."""
+    tries = {side: [{**keys, **more} for more in own.get(side, [{}])] for side in SIDES}
     return Task(title, bar, budget, interval, tries, **further)
 
 
@@ -292,9 +292,12 @@ CLASSIC = dict(
     ),
     halfcheetah=as_shipped(
         'HalfCheetah-v5', 1000, 300_000, 20_000,
-        ablations=dict(gae=[{'learn.critic.gae_lambda': 1.0}], grpo=[WHOLE_EPISODES]), episodes=20
+        own=dict(gae=[{}, {'learn.critic.gae_lambda': 1.0}], grpo=[{}, WHOLE_EPISODES]), episodes=20
     ),
     breakout=as_shipped('ALE/Breakout-v5', 20, 500_000, 25_000, plugin=True, episodes=10),
-    hopper=as_shipped('Hopper-v5', 1000, 300_000, 20_000, HOPPER, config='halfcheetah', episodes=20),
+    hopper=as_shipped(
+        'Hopper-v5', 1000, 300_000, 20_000, HOPPER, own=dict(grpo=[WHOLE_EPISODES, {}]), config='halfcheetah',
+        episodes=20
+    ),
 )  # yapf: disable
 EVERY = {**TASKS, **CLASSIC}

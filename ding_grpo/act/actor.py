@@ -37,7 +37,6 @@ class Actor(Protocol):
     rate_name: str  # metric: steps per second
     seed: int  # of the run
     exact: bool  # whether sampler and learner agree up to a rounding error far below any clipping range
-    fused: Optional[bool] = None  # argument of AdamW
     max_length: Optional[int] = None  # number of steps of a row, None without a limit
     spec: Optional[NamedTuple] = None  # the ``token_spec`` of the environment, None without one
     has_adapters: bool = False  # whether only adapters are trained, so that the model without them is the reference

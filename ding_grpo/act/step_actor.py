@@ -33,7 +33,6 @@ class StepActor(Actor):
     is False for a model with dropout or batch norm, whose training mode gives other results."""
     length_name = 'episode_length'
     rate_name = 'steps_per_second'
-    fused = True
 
     def __init__(self, model: nn.Module, cfg: Dict, seed: int) -> None:
         """``cfg``: the section ``policy`` of a config."""
@@ -41,7 +40,10 @@ class StepActor(Actor):
             init_as_ppo(model)
         self._model = model.eval()
         self._layers = [*model.modules()]
-        self._own_train = any(type(layer).train is not nn.Module.train for layer in self._layers)
+        self._own_train = any(
+            isinstance(layer, torch.jit.ScriptModule) or getattr(layer.train, '__func__', None) is not nn.Module.train
+            for layer in self._layers
+        )
         self._weight = next(model.parameters())  # whose device is the model's
         self._obs_shape, self._temperature = cfg.model.get('obs_shape'), cfg.collect.temperature
         self.exact, self._learns = True, False
@@ -159,13 +161,11 @@ class StepActor(Actor):
         return Reading(**{name: x.new_zeros(counted.shape).masked_scatter(counted, x) for name, x in of_steps.items()})
 
     def _train(self, model: nn.Module, mode: bool) -> None:
-        """The training mode of the model that is trained; all others evaluate. ``nn.Module.train`` would take a tenth
-        of the time of a small mini-batch."""
-        if model is not self._model:
-            model.eval()
+        """The training mode of the model that is trained; all others evaluate. Setting it layer by layer spares small
+        mini-batches the walk of ``nn.Module.train`` over the model."""
+        if model is not self._model or self._own_train:
+            model.train(mode and model is self._model)
             return
-        if self._own_train:
-            model.train(mode)
         for layer in self._layers:
             vars(layer)['training'] = mode
 

@@ -34,7 +34,6 @@ class TokenActor(Actor):
     """``Actor`` of a ``CausalLM``: observations are prompts, actions are completions."""
     length_name = 'completion_length'
     rate_name = 'tokens_per_second'
-    fused = True  # one pass over the many weights of a language model
 
     def __init__(self, model: CausalLM, sampling: Sampling, log_prob_fn: Callable, seed: int) -> None:
         """``log_prob_fn`` is ``linear_log_prob`` or a ``LogProbFunction``."""

@@ -1,6 +1,6 @@
 """The optimizer that a config names: one of ``torch.optim``, or a class of another package."""
 import inspect
-from typing import Any, Collection, Dict, List, Optional, Type
+from typing import Any, Collection, Dict, List, Type
 
 import torch
 from torch import nn
@@ -20,11 +20,11 @@ class MuonWithAdamW(Optimizer):
     """Muon (https://kellerjordan.github.io/posts/muon) for the matrices of hidden layers, and AdamW for all other
     weights, as one optimizer with the sections of both."""
 
-    def __init__(self, matrices: List[nn.Parameter], others: List[nn.Parameter], fused: Optional[bool], **args) -> None:
+    def __init__(self, matrices: List[nn.Parameter], others: List[nn.Parameter], **args) -> None:
         common = {name: args[name] for name in OF_KEYS}
         args = dict(dict(adjust_lr_fn='match_rms_adamw'), **args)  # steps as large as AdamW's at the same rate
         self._parts = [torch.optim.Muon(matrices, **args)] if matrices else []
-        self._parts += [torch.optim.AdamW(others, fused=fused, **common)] if others else []
+        self._parts += [torch.optim.AdamW(others, fused=True, **common)] if others else []
         super().__init__([section for part in self._parts for section in part.param_groups], {})
         self._share()
 
@@ -57,20 +57,17 @@ def optimizer_class(kind: str) -> Type[Optimizer]:
 
 
 def make_optimizer(
-        learn: Dict[str, Any],
-        weights: List[nn.Parameter],
-        matrices: Collection[nn.Parameter] = (),
-        fused: Optional[bool] = None
+        learn: Dict[str, Any], weights: List[nn.Parameter], matrices: Collection[nn.Parameter] = ()
 ) -> Optimizer:
     """The optimizer of a section ``policy.learn`` for what is trained. ``matrices`` are the weights that Muon trains,
-    see ``hidden_matrices``; ``fused`` is an argument of classes that have a fused step. Raises ``ConfigError`` if the
-    class does not take an argument, or refuses its value."""
+    see ``hidden_matrices``. A step is fused, one pass over the weights, where the class has such a step. Raises
+    ``ConfigError`` if the class does not take an argument, or refuses its value."""
     args = dict(learn['optimizer'])
     kind, offload = args.pop('type'), args.pop('offload', False)
     if offload:
         copies, chosen = host_copies(weights), set(matrices)
         matrices = [copy for copy, p in zip(copies, weights) if p in chosen]
-        on_host = make_optimizer(dict(learn, optimizer=dict(args, type=kind)), copies, matrices, fused)
+        on_host = make_optimizer(dict(learn, optimizer=dict(args, type=kind)), copies, matrices)
         return OnHost(on_host, weights, copies)
     made, given = optimizer_class(kind), {name: learn[key] for name, key in OF_KEYS.items()}
     known = inspect.signature(made).parameters
@@ -84,13 +81,13 @@ def make_optimizer(
     check_arguments(args, made, KEY)
     if 'weight_decay' not in known and not takes_any and given.pop('weight_decay') != 0:
         raise ConfigError(f"policy.learn.weight_decay = {learn['weight_decay']}: {kind} has none. Set it to 0.")
-    if 'fused' in known:
-        given['fused'] = fused
+    if 'fused' in known and not (args.get('foreach') or args.get('differentiable')):
+        given['fused'] = True
     with config_errors(f"{KEY} = {dict(learn['optimizer'])!r}: {kind} cannot be made with these arguments"):
         if kind == 'Muon':
             chosen = set(matrices)
             parts = [p for p in weights if p in chosen], [p for p in weights if p not in chosen]
-            return MuonWithAdamW(*parts, fused, **{**given, **args})
+            return MuonWithAdamW(*parts, **{**given, **args})
         return made(weights, **{**given, **args})
 
 

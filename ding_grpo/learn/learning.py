@@ -46,7 +46,7 @@ class Learning:
         self.reference = make_reference(learn, actor, model, duplicate)
         self.terms: Dict[str, ExtraLoss] = make_asked(EXTRA_LOSSES, Setting(cfg, loss, actor, model))
         own = [p for term in self.terms.values() for p in term.parameters()]
-        optimizer = make_optimizer(learn, [*trained.values(), *own], hidden_matrices(model), actor.fused)
+        optimizer = make_optimizer(learn, [*trained.values(), *own], hidden_matrices(model))
         self.schedule = Schedule(learn.lr_scheduler, learn.learning_rate)
         self._coefficients = Coefficients(learn)
         self.updater = Updater(learn, learn.batch_groups, loss, actor, model, optimizer, list(self.terms.values()))
@@ -246,9 +246,10 @@ class Learning:
                     )
         skipped = ('params', 'lr')  # the rate of an update is that of the schedule
         settings = [{k: v for k, v in group.items() if k not in skipped} for group in self.optimizer.param_groups]
-        self.optimizer.load_state_dict(state['optimizer'])
-        for group, setting in zip(self.optimizer.param_groups, settings):
-            group.update(setting)  # those of this config, also where the checkpoint's were others
+        groups = state['optimizer']['param_groups']
+        if len(groups) == len(settings):  # settings of this config, also where the checkpoint's were others
+            groups = [{**group, **setting} for group, setting in zip(groups, settings)]
+        self.optimizer.load_state_dict(dict(state['optimizer'], param_groups=groups))
         self.updater.shuffle.set_state(state['shuffle'])
         self.updates, self.updater.bad_updates.in_a_row = state['updates'], state['bad_updates']
         self._tell_other_rate(state['optimizer']['param_groups'][0]['lr'])

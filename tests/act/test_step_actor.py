@@ -179,21 +179,21 @@ class TestModesOfTheModel:
         assert metrics['sampler_gap_mean'] > 1e-3 and not policy.actor.exact
 
 
-def test_a_layer_hears_of_its_mode_by_a_method_of_its_own():
+def test_a_layer_decides_about_its_mode_by_a_method_of_its_own():
     seen = []
 
-    class Own(nn.ReLU):
+    class Frozen(nn.ReLU):
 
         def train(self, mode=True):
             self.told = mode
-            return super().train(mode)
+            return super().train(False)
 
         def forward(self, x):
             seen.append((torch.is_grad_enabled(), self.told, self.training))
             return super().forward(x)
 
     MODEL_REGISTRY.register('net', Net, force_overwrite=True)
-    policy = step_policy(dict(type='net', layer=Own))
+    policy = step_policy(dict(type='net', layer=Frozen))
     policy.learn_mode.forward([sample_steps(policy, [4, 3])])
     policy.eval_mode.forward({0: np.zeros(3, np.float32)})
-    assert set(seen) == {(True, True, True), (False, False, False)}
+    assert set(seen) == {(True, True, False), (False, False, False)}

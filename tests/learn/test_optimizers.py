@@ -82,10 +82,10 @@ def test_its_steps_are_those_of_both():
     torch.manual_seed(0)
     matrix, vector = (torch.nn.Parameter(torch.randn(*shape)) for shape in ((4, 3), (5, )))
     copies = copy.deepcopy((matrix, vector))
-    both = MuonWithAdamW([matrix], [vector], None, lr=0.1, weight_decay=0.0)
+    both = MuonWithAdamW([matrix], [vector], lr=0.1, weight_decay=0.0)
     apart = [
         torch.optim.Muon([copies[0]], lr=0.1, weight_decay=0.0, adjust_lr_fn='match_rms_adamw'),
-        torch.optim.AdamW([copies[1]], lr=0.1, weight_decay=0.0)
+        torch.optim.AdamW([copies[1]], lr=0.1, weight_decay=0.0, fused=True)
     ]
     for _ in range(3):
         for p, own in zip((matrix, vector), copies):
@@ -136,6 +136,29 @@ def test_one_line_for_wrong_ones(optimizer, message, module):
 def test_a_weight_decay_that_the_class_does_not_have(module):
     with pytest.raises(ConfigError, match='policy.learn.weight_decay = 0.1: signs:Signs has none. Set it to 0'):
         token_policy(optimizer=dict(type='signs:Signs'), weight_decay=0.1)
+
+
+def test_a_step_is_fused_unless_another_kind_of_step_is_asked_for():
+    weight = torch.nn.Parameter(torch.zeros(2))
+    for more, fused in ((dict(), True), (dict(foreach=True), None), (dict(foreach=False), True)):
+        learn = dict(optimizer=dict(type='AdamW', **more), learning_rate=0.1, weight_decay=0.0)
+        assert make_optimizer(learn, [weight]).param_groups[0]['fused'] is fused
+
+
+def test_a_checkpoint_of_steps_that_were_not_fused(gpu):
+    """Its count of steps lies on the CPU; a fused step reads it on the GPU."""
+    policy, other = (with_optimizer('AdamW', cuda=True) for _ in range(2))
+    update(policy)
+    state = copy.deepcopy(policy.learn_mode.state_dict())
+    for group in state['optimizer']['param_groups']:
+        group['fused'] = None
+    for kept in state['optimizer']['state'].values():
+        kept['step'] = kept['step'].cpu()
+    other.learn_mode.load_state_dict(state)
+    assert all(kept['step'].is_cuda for kept in other.learn_mode.state_dict()['optimizer']['state'].values())
+    for each in (policy, other):
+        update(each, collect=1)
+    same(weights(other), weights(policy))
 
 
 def test_not_every_one_is_divided():
