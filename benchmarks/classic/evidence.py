@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 import click
 
@@ -98,6 +98,15 @@ def table(record: Dict[str, Any]) -> str:
     return markdown(rows)
 
 
+def not_run(record: Dict[str, Any]) -> Iterator[str]:
+    """Tasks, with the sides if others have run."""
+    for name, task in CLASSIC.items():
+        known = {run['side'] for run in record[name]['runs']} if name in record else set()
+        sides = [title for side, title in SIDES.items() if side not in known]
+        if sides:
+            yield f"{task.title} ({', '.join(sides)})" if known else task.title
+
+
 def page(record: Dict[str, Any]) -> str:
     """
     Overview:
@@ -105,7 +114,7 @@ def page(record: Dict[str, Any]) -> str:
     Arguments:
         - record (:obj:`Dict[str, Any]`): Of the tasks that have run, by name.
     """
-    missing = ', '.join(task.title for name, task in CLASSIC.items() if name not in record)
+    missing = ', '.join(not_run(record))
     return TEXT.format(
         table=table(record),
         missing=f'\nNot run yet: {missing}.\n' if missing else '',
