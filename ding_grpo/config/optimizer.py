@@ -60,7 +60,7 @@ def make_optimizer(
         learn: Dict[str, Any], weights: List[nn.Parameter], matrices: Collection[nn.Parameter] = ()
 ) -> Optimizer:
     """The optimizer of a section ``policy.learn`` for what is trained. ``matrices`` are the weights that Muon trains,
-    see ``hidden_matrices``. A step is fused, one pass over the weights, where the class has such a step. Raises
+    see ``hidden_matrices``. A step is fused, one pass over the weights, where a class of torch has such a step. Raises
     ``ConfigError`` if the class does not take an argument, or refuses its value."""
     args = dict(learn['optimizer'])
     kind, offload = args.pop('type'), args.pop('offload', False)
@@ -81,7 +81,7 @@ def make_optimizer(
     check_arguments(args, made, KEY)
     if 'weight_decay' not in known and not takes_any and given.pop('weight_decay') != 0:
         raise ConfigError(f"policy.learn.weight_decay = {learn['weight_decay']}: {kind} has none. Set it to 0.")
-    if 'fused' in known and not (args.get('foreach') or args.get('differentiable')):
+    if kind in OPTIMIZERS and 'fused' in known and not (args.get('foreach') or args.get('differentiable')):
         given['fused'] = True
     with config_errors(f"{KEY} = {dict(learn['optimizer'])!r}: {kind} cannot be made with these arguments"):
         if kind == 'Muon':

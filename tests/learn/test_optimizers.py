@@ -143,6 +143,8 @@ def test_a_step_is_fused_unless_another_kind_of_step_is_asked_for():
     for more, fused in ((dict(), True), (dict(foreach=True), None), (dict(foreach=False), True)):
         learn = dict(optimizer=dict(type='AdamW', **more), learning_rate=0.1, weight_decay=0.0)
         assert make_optimizer(learn, [weight]).param_groups[0]['fused'] is fused
+    learn['optimizer'] = dict(type='torch.optim:AdamW')  # a class of the user has its own default
+    assert make_optimizer(learn, [weight]).param_groups[0]['fused'] is None
 
 
 def test_a_checkpoint_of_steps_that_were_not_fused(gpu):
