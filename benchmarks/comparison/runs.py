@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, Dict, Iterator, List, NamedTuple, Set, Tuple
 
 import click
+from easydict import EasyDict
 
 from benchmarks.comparison.tasks import EVERY, Task
 from benchmarks.shared.paths import ROOT, command
@@ -35,11 +36,16 @@ class Work(NamedTuple):
         return f'{self.task}_{self.side}_{self.attempt}_seed{self.seed}'
 
     @property
+    def config(self) -> Tuple[EasyDict, EasyDict]:
+        """The shipped config, which is read here: its file imports this project."""
+        return load_config(f'{EVERY[self.task].config or self.task}_{self.side}')
+
+    @property
     def job(self) -> Dict[str, Any]:
         """What the process of the run reads."""
         task = EVERY[self.task]
         return dict(
-            config=os.path.join(ROOT, 'config', f'{task.config or self.task}_{self.side}_config.py'),
+            config=self.config,
             keys=task.tries[self.side][self.attempt],
             seed=self.seed,
             bar=task.bar,
@@ -65,8 +71,7 @@ class Work(NamedTuple):
         """All that determines the result: the job, the shipped config, and the weights that it starts from."""
         job = self.job
         of_job = {key: job[key] for key in ('keys', 'seed', 'bar', 'budget', 'interval', 'episodes')}
-        config = load_config(f'{EVERY[self.task].config or self.task}_{self.side}')
-        return repr(_ordered((of_job, config, _weights(self.task))))
+        return repr(_ordered((of_job, self.config, _weights(self.task))))
 
 
 class Outcome(NamedTuple):

@@ -53,6 +53,19 @@ def test_every_key_that_the_comparison_tries_exists():
 
 
 @pytest.mark.envtest
+def test_ppo_of_the_comparison_runs_without_this_project(tmp_path):
+    """Its process fails at the end if it has imported this project, which its config does."""
+    work, path = Work('acrobot', 'ppo', 0, 0), tmp_path / 'job'
+    files = dict(folder=os.path.relpath(tmp_path / 'run', ROOT), result=str(tmp_path / 'result'))
+    job = dict(work.job, budget=1, episodes=1, **files)
+    path.write_text(json.dumps(job))
+    assert work.program == 'comparison.ppo'
+    done = python('-m', f'benchmarks.{work.program}', str(path), folder=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(json.loads((tmp_path / 'result').read_text())['evaluations']) == 2
+
+
+@pytest.mark.envtest
 @pytest.mark.algotest
 def test_an_update_is_measured():
     """The programs of whole updates, here and beside TRL, replace functions of this package by timed ones."""
