@@ -45,6 +45,15 @@ class TestStepGraph:
         graph.reset()
         assert call(5., 6.) == [25, 26] and len(calls) == 3
 
+    def test_recordings_share_a_pool_of_memory(self, gpu):
+        graph = StepGraph()
+        for rows in (4, 3, 2):
+            graph.reset()
+            for _ in range(3):
+                token = torch.ones(rows, device=CUDA)
+                assert graph(torch.neg, token).tolist() == [-1] * rows
+        assert list(gpu.counts.recordings.values()) == [3] and gpu.counts.launches['graph'] == 6
+
     def test_what_cannot_be_recorded(self, gpu):
         graph, token = StepGraph(), torch.tensor([1, 0], device=CUDA)
         with pytest.raises(ConfigError, match='policy.model.cuda_graphs = True: the GPU cannot record .*capturing'):
@@ -66,7 +75,7 @@ class TestStepGraph:
     )
     def test_a_failed_recording(self, first, last, raised, message, monkeypatch):
 
-        def fail(function):
+        def fail(function, last):
             try:
                 raise first
             finally:

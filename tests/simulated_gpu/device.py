@@ -47,12 +47,14 @@ class Counts:
     """
     Launches are operations of aten, by name; views and allocations launch nothing. A library may launch several kernels
     for one of them, so they are a lower bound. Waits are operations after which the CPU needs a result of the GPU.
+    Recordings are graphs, by their pool of memory.
     Copies to the GPU are from 'pinned' or 'pageable' memory, or 'blocking': the CPU waits until they have run.
     """
     launches: Counter = field(default_factory=Counter)
     waits: Counter = field(default_factory=Counter)
     copies: Counter = field(default_factory=Counter)
     copied: Counter = field(default_factory=Counter)  # their bytes
+    recordings: Counter = field(default_factory=Counter)
     live: int = 0  # bytes
     peak: int = 0
 
@@ -64,7 +66,7 @@ class Counts:
     def reset(self) -> None:
         """Count anew; the memory that is in use stays."""
         self.launches, self.waits, self.peak = Counter(), Counter(), self.live
-        self.copies, self.copied = Counter(), Counter()
+        self.copies, self.copied, self.recordings = Counter(), Counter(), Counter()
 
 
 class SimulatedGPU:

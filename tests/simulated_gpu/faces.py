@@ -1,5 +1,6 @@
 """What torch offers for GPUs beside its operations, for a simulated one."""
 import time
+import weakref
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, Callable, ContextManager, Dict, Iterator
@@ -36,7 +37,7 @@ def faces(gpu: Any) -> Iterator[ContextManager]:
         device=nullcontext,  # there is but one
         CUDAGraph=type('CUDAGraph', (_Graph, ), dict(gpu=gpu)),
         Event=type('Event', (_Event, ), dict(gpu=gpu)),
-        graph=lambda graph, *args, **kwargs: graph,
+        graph=lambda graph, pool=None: graph.into(pool),
     )
     of_cuda.update(dict.fromkeys(NOTHING, lambda *args: None))
     for name, function in of_cuda.items():
@@ -138,7 +139,19 @@ class _Graph:
     gpu: Any = None
 
     def __init__(self) -> None:
-        self._calls = []
+        self._calls, self._pool = [], None
+
+    def into(self, pool: Any) -> '_Graph':
+        """Record into the memory of this pool, which must have a graph; None: of a new one."""
+        if pool is not None and not any(graph() is not None for graph in pool.graphs):
+            raise RuntimeError('use_count > 0: the pool has gone with its last graph')
+        self._pool = SimpleNamespace(graphs=[]) if pool is None else pool
+        self._pool.graphs.append(weakref.ref(self))
+        self.gpu.counts.recordings[id(self._pool)] += 1
+        return self
+
+    def pool(self) -> Any:
+        return self._pool
 
     def __enter__(self) -> None:
         self.gpu.recorded = self._calls

@@ -7,27 +7,29 @@ from torch import Tensor
 from ding_common import ConfigError, describe
 
 
-def record(function: Callable[[], Tensor]) -> Tuple[Callable[[], None], Tensor]:
+def record(function: Callable[[], Tensor], last: Optional[torch.cuda.CUDAGraph]) -> Tuple[torch.cuda.CUDAGraph, Tensor]:
     """Record the operations of a GPU in a function, without running them; they must have the same shapes and tensors at
-    every call. Returns a function that runs them again, and the result, which that function overwrites."""
+    every call. Returns a graph, whose ``replay`` runs them again, and the result, which it overwrites. The graph takes
+    the memory of the ``last`` one, which must not run again."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, pool=None if last is None else last.pool()):
         result = function()
-    return graph.replay, result
+    return graph, result
 
 
 class StepGraph:
     """Calls a function of tokens. The first call runs it as it is, the second records its operations, and this and
     later ones launch what was recorded. ``reset`` begins again. It is necessary before the function uses other tensors
-    or shapes."""
+    or shapes. All recordings have one pool of memory, which lives as long as the last of them."""
 
     def __init__(self) -> None:
+        self._graph: Optional[torch.cuda.CUDAGraph] = None  # the last: a pool ends with its last graph
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was recorded."""
+        """Run and record anew at the next calls."""
         self._called = False
-        self._recorded: Optional[Tuple[Tensor, Callable[[], None], Tensor]] = None  # its token, replay and result
+        self._recorded: Optional[Tuple[Tensor, Tensor]] = None  # what was recorded: its token, and its result
 
     def __call__(self, step: Callable[[Tensor], Tensor], token: Tensor) -> Tensor:
         """Call ``step``, the same function since ``reset``, which must not wait for the GPU. Raises a ``ConfigError``
@@ -38,7 +40,7 @@ class StepGraph:
         if self._recorded is None:
             given = token.clone()
             try:
-                self._recorded = given, *record(lambda: step(given))
+                self._graph, result = record(lambda: step(given), self._graph)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:  # the end of a failed recording raises too; its context is the cause
@@ -46,7 +48,8 @@ class StepGraph:
                     'policy.model.cuda_graphs = True: the GPU cannot record the operations of this architecture '
                     f'({describe(error.__context__ or error)}). Set it to False.'
                 ) from error
-        given, replay, result = self._recorded
+            self._recorded = given, result
+        given, result = self._recorded
         given.copy_(token)
-        replay()
+        self._graph.replay()
         return result.clone()
