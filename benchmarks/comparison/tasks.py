@@ -294,7 +294,7 @@ CLASSIC = dict(
         'HalfCheetah-v5', 1000, 300_000, 20_000,
         own=dict(gae=[{}, {'learn.critic.gae_lambda': 1.0}], grpo=[{}, WHOLE_EPISODES]), episodes=20
     ),
-    breakout=as_shipped('ALE/Breakout-v5', 5, 500_000, 25_000, plugin=True, episodes=20),
+    breakout=as_shipped('ALE/Breakout-v5', 10, 500_000, 25_000, plugin=True, episodes=10),
     hopper=as_shipped(
         'Hopper-v5', 1000, 300_000, 20_000, HOPPER, own=dict(grpo=[WHOLE_EPISODES, {}]), config='halfcheetah',
         episodes=20

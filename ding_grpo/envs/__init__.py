@@ -1,4 +1,4 @@
 """Gymnasium environments for DI-engine."""
-from .fire_on_reset import FireOnReset
 from .gymnasium_env import GymnasiumEnv
+from .press_fire import PressFire
 from .vector_manager import VectorManager
