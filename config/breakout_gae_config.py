@@ -8,11 +8,12 @@ views.append('ding_grpo.envs:PressFire')
 views.append(dict(type='gymnasium.wrappers:FrameStackObservation', kwargs=dict(stack_size=4)))
 kwargs = dict(repeat_action_probability=0., max_episode_steps=2000)
 main_config.env.update(env_id='ALE/Breakout-v5', env_kwargs=kwargs, gymnasium_wrappers=views)
-main_config.env.update(collector_env_num=8, n_evaluator_episode=8, stop_value=10)
+main_config.env.update(collector_env_num=16, n_evaluator_episode=8, stop_value=10)
 policy = main_config.policy
 policy.model.update(obs_shape=[4, 42, 42], action_shape=4, encoder_hidden_size_list=[32, 64, 64, 128])
 policy.model.update(actor_head_hidden_size=128, critic_head_hidden_size=128)
-policy.learn.update(epoch_per_collect=4, learning_rate=1e-3, entropy=dict(weight=0.01))
+policy.collect.groups = 16
+policy.learn.update(epoch_per_collect=4, learning_rate=5e-4, entropy=dict(weight=0.01))
 complete(main_config, create_config)
 
 if __name__ == '__main__':
