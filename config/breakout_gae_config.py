@@ -6,9 +6,9 @@ image = dict(screen_size=42, frame_skip=1, scale_obs=True)  # the environment re
 views = [dict(type='gymnasium.wrappers:AtariPreprocessing', kwargs=image)]
 views.append('ding_grpo.envs:PressFire')
 views.append(dict(type='gymnasium.wrappers:FrameStackObservation', kwargs=dict(stack_size=4)))
-kwargs = dict(repeat_action_probability=0., max_episode_steps=2000)
+kwargs = dict(max_episode_steps=2000)  # an action is repeated with probability 0.25, by default
 main_config.env.update(env_id='ALE/Breakout-v5', env_kwargs=kwargs, gymnasium_wrappers=views)
-main_config.env.update(collector_env_num=16, n_evaluator_episode=8, stop_value=10)
+main_config.env.update(collector_env_num=16, n_evaluator_episode=8, stop_value=15)
 policy = main_config.policy
 policy.model.update(obs_shape=[4, 42, 42], action_shape=4, encoder_hidden_size_list=[32, 64, 64, 128])
 policy.model.update(actor_head_hidden_size=128, critic_head_hidden_size=128)
