@@ -3,14 +3,24 @@ Learn think_answer with every loss preset on several seeds. Writes docs/results/
 """
 import os
 from functools import partial
-from typing import Dict, List, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import click
 
-from benchmarks.seeds.solved import Outcome, cells, learn
 from benchmarks.shared.hardware import machine
-from benchmarks.shared.runs import ROOT, run_each
+from benchmarks.shared.runs import CONSTANT, ROOT, kept, load_config, middle, run, run_each
 from ding_grpo.rl_utils import LOSS_PRESETS
+
+CONFIG = 'think_answer_grpo'
+
+
+class Outcome(NamedTuple):
+    """
+    Overview:
+        Update of the first evaluation of 1, None without one, and the best evaluation.
+    """
+    solved: Optional[int]
+    best: float
 
 
 def report(runs: Dict[str, List[Outcome]], updates: int, jobs: int) -> str:
@@ -18,6 +28,12 @@ def report(runs: Dict[str, List[Outcome]], updates: int, jobs: int) -> str:
     Overview:
         The results as Markdown.
     """
+    lines = []
+    for name, of_seeds in runs.items():
+        done = [r for r in of_seeds if r.solved is not None]
+        updates_needed = middle([r.solved for r in done], '.0f') if done else ''
+        best = middle([r.best for r in of_seeds], '.2f')
+        lines.append(f'| `{name}` | {len(done)} of {len(of_seeds)} | {updates_needed} | {best} |')
     return '\n'.join(
         [
             '# think_answer with every loss preset',
@@ -31,16 +47,24 @@ def report(runs: Dict[str, List[Outcome]], updates: int, jobs: int) -> str:
             '',
             '| preset | seeds solved | updates until 1.0 | best evaluation, all seeds |',
             '|---|---|---|---|',
-            *(f'| `{name}` | {cells(of_seeds)} |' for name, of_seeds in runs.items()),
+            *lines,
             '',
         ]
     )
 
 
-def outcome(updates: int, work: Tuple[str, int]) -> Outcome:
-    """The outcome of a preset and a seed."""
+def learn(updates: int, work: Tuple[str, int]) -> Outcome:
+    """The outcome of a preset and a seed; a finished one with the same config is not repeated."""
     preset, seed = work
-    return learn(os.path.join('presets', preset), dict(loss=preset, adv_method=None), seed, updates)
+    folder = os.path.join('presets', f'{preset} seed {seed}')
+    loss = dict(loss=preset, adv_method=None, lr_scheduler=CONSTANT)
+
+    def train() -> Dict[str, Any]:
+        found = run(CONFIG, seed, folder, bar=1, learn=loss, max_train_iter=updates)
+        return dict(solved=found.solved, best=max(found.evaluations.values()))
+
+    settings = repr((load_config(CONFIG), loss, updates))
+    return Outcome(**kept(os.path.join('runs', f'{folder}.json'), settings, train))
 
 
 @click.command()
@@ -53,7 +77,7 @@ def main(seeds: str, updates: int, presets: str, jobs: int) -> None:
     os.chdir(ROOT)
     works = [(name, int(seed)) for name in presets.split(',') for seed in seeds.split(',')]
     runs: Dict[str, List[Outcome]] = {}
-    for (name, _), result in run_each(partial(outcome, updates), works, jobs).items():
+    for (name, _), result in run_each(partial(learn, updates), works, jobs).items():
         runs.setdefault(name, []).append(result)
     text = report(runs, updates, jobs)
     with open(os.path.join('docs', 'results', 'presets.md'), 'w') as f:
