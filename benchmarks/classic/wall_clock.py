@@ -7,10 +7,11 @@ import json
 import os
 import statistics
 import sys
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
 import click
 import torch
+from easydict import EasyDict
 from tabulate import tabulate
 
 from benchmarks.comparison import runs
@@ -95,10 +96,15 @@ class Clocked(NamedTuple):
         return runs.Work(self.task, self.side if self.side in SIDES else 'grpo', self.attempt, self.seed)
 
     @property
+    def config(self) -> Tuple[EasyDict, EasyDict]:
+        return self.compared.config
+
+    @property
     def job(self) -> Dict[str, Any]:
         found, path = self.compared.job, os.path.join(OUT, self.name)
         keys = TUNED[self.task] if self.side == 'tuned' else found['keys']
-        return dict(found, keys=keys, env_id=TASKS[self.task].title, folder=path, result=f'{path}.part')
+        files = dict(folder=path, result=f'{path}.part', config=f'{path}.config')
+        return dict(found, keys=keys, env_id=TASKS[self.task].title, **files)
 
     @property
     def program(self) -> str:

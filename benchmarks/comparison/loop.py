@@ -4,6 +4,7 @@ environment steps pass a multiple of the interval. It imports DI-engine and gymn
 """
 import json
 import os
+import pickle
 import time
 from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
@@ -77,8 +78,9 @@ def set_keys(main_config: EasyDict, keys: Dict[str, Any]) -> None:
 
 
 def load(job: Dict[str, Any]) -> Tuple[EasyDict, EasyDict]:
-    """The config of a run: the one in the job with its further keys, and without checkpoints."""
-    main, create = map(EasyDict, job['config'])
+    """The config of a run: the shipped one with the keys of the job, and without checkpoints."""
+    with open(job['config'], 'rb') as f:
+        main, create = pickle.load(f)
     set_keys(main, job['keys'])
     main.exp_name = job['folder']
     main.policy.learn.setdefault('learner', EasyDict()).setdefault('hook', EasyDict())

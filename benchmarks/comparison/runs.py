@@ -3,6 +3,7 @@ import contextlib
 import hashlib
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ OUT = os.path.join('runs', 'comparison')
 WARM_STARTED = dict(spell_backward=os.path.join('runs', 'spell_backward_sft', 'model'))
 
 _processes: Set[subprocess.Popen] = set()  # that are running
+_loading = threading.Lock()  # of configs, one at a time: Python says that runpy is not thread-safe
 
 
 class Work(NamedTuple):
@@ -37,15 +39,16 @@ class Work(NamedTuple):
 
     @property
     def config(self) -> Tuple[EasyDict, EasyDict]:
-        """The shipped config, which is read here: its file imports this project."""
-        return load_config(f'{EVERY[self.task].config or self.task}_{self.side}')
+        """The shipped config, which the process of the run gets as it is: its file imports this project."""
+        with _loading:
+            return load_config(f'{EVERY[self.task].config or self.task}_{self.side}')
 
     @property
     def job(self) -> Dict[str, Any]:
         """What the process of the run reads."""
         task = EVERY[self.task]
         return dict(
-            config=self.config,
+            config=os.path.join(OUT, f'{self.name}.config'),
             keys=task.tries[self.side][self.attempt],
             seed=self.seed,
             bar=task.bar,
@@ -155,6 +158,8 @@ def _start(work: Work) -> Dict[str, Any]:
     path = os.path.join(OUT, f'{work.name}.job')
     with open(path, 'w') as f:
         json.dump(job, f)
+    with open(job['config'], 'wb') as f:
+        pickle.dump(work.config, f)
     env = dict(os.environ, OMP_NUM_THREADS='1', GOMP_SPINCOUNT='10000')
     with open(log, 'w') as out:
         words = command(work.python, work.program, path)
@@ -166,6 +171,7 @@ def _start(work: Work) -> Dict[str, Any]:
         _processes.discard(process)
         shutil.rmtree(job['folder'], ignore_errors=True)  # logs and checkpoints
         os.remove(path)
+        os.remove(job['config'])
     if code != 0:
         raise RuntimeError(log)
     with open(job['result']) as f:

@@ -4,14 +4,14 @@ import gymnasium
 
 
 class PressFire(gymnasium.Wrapper):
-    """Take the action FIRE at the start of a game and after each lost life, beside the steps of the policy. Games of
-    Atari such as Breakout go on only then, and a greedy policy may never choose it. For ``env.gymnasium_wrappers``,
-    around ``AtariPreprocessing``; DI-engine's own is for gym, and for starts alone."""
+    """Take the action FIRE at the start of a game, and after each lost life in the same step as the policy's action.
+    Games of Atari such as Breakout go on only then, and a greedy policy may never choose it. For
+    ``env.gymnasium_wrappers``, around ``AtariPreprocessing``. A time limit of the game counts these actions."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         """
         Overview:
-            Find the action.
+            Wrap a game.
         Arguments:
             - env (:obj:`gymnasium.Env`): A game of ALE.
         Raises:
@@ -25,15 +25,17 @@ class PressFire(gymnasium.Wrapper):
 
     def reset(self, **kwargs: Any) -> Tuple:
         self.env.reset(**kwargs)
-        obs, _, _, _, info = self.env.step(self._fire)
         self._lives = self.unwrapped.ale.lives()
+        obs, _, terminated, truncated, info = self.env.step(self._fire)
+        if terminated or truncated:
+            raise RuntimeError('the game ends with the first action FIRE; raise max_episode_steps')
         return obs, info
 
     def step(self, action: Any) -> Tuple:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        lives = self.unwrapped.ale.lives()
-        if lives < self._lives and not (terminated or truncated):
+        lives, before = self.unwrapped.ale.lives(), self._lives
+        self._lives = lives
+        if lives < before and not (terminated or truncated):
             obs, more, terminated, truncated, info = self.env.step(self._fire)
             reward += more
-        self._lives = lives
         return obs, reward, terminated, truncated, info

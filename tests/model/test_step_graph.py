@@ -47,11 +47,11 @@ class TestStepGraph:
 
     def test_recordings_share_a_pool_of_memory(self, gpu):
         graph = StepGraph()
-        for rows in (4, 3, 2):
+        for size in (4, 3, 2):
             graph.reset()
             for _ in range(3):
-                token = torch.ones(rows, device=CUDA)
-                assert graph(torch.neg, token).tolist() == [-1] * rows
+                token = torch.ones(size, device=CUDA)
+                assert graph(torch.neg, token).tolist() == [-1] * size
         assert list(gpu.counts.recordings.values()) == [3] and gpu.counts.launches['graph'] == 6
 
     def test_what_cannot_be_recorded(self, gpu):
@@ -75,7 +75,7 @@ class TestStepGraph:
     )
     def test_a_failed_recording(self, first, last, raised, message, monkeypatch):
 
-        def fail(function, last):
+        def fail(function, previous):
             try:
                 raise first
             finally:

@@ -1,6 +1,7 @@
 """Smoke cases of the programs in benchmarks/, and of the command that runs them. None takes a measurement."""
 import json
 import os
+import pickle
 from types import SimpleNamespace
 
 import click
@@ -50,15 +51,17 @@ def test_every_key_that_the_comparison_tries_exists():
                     known = [found.get(section) or {} for found in known]
                 assert any(last in found for found in known), f'{name} {side}: {path}'
             loop.set_keys(config, keys)
+            assert pickle.loads(pickle.dumps(config)).keys() == config.keys()  # as it goes to the process of a run
 
 
 @pytest.mark.envtest
 def test_ppo_of_the_comparison_runs_without_this_project(tmp_path):
-    """Its process fails at the end if it has imported this project, which its config does."""
+    """The file of its config imports this project; the process fails at its end if it has done so."""
     work, path = Work('acrobot', 'ppo', 0, 0), tmp_path / 'job'
-    files = dict(folder=os.path.relpath(tmp_path / 'run', ROOT), result=str(tmp_path / 'result'))
-    job = dict(work.job, budget=1, episodes=1, **files)
+    files = dict(result=str(tmp_path / 'result'), config=str(tmp_path / 'config'))
+    job = dict(work.job, budget=1, episodes=1, folder=os.path.relpath(tmp_path / 'run', ROOT), **files)
     path.write_text(json.dumps(job))
+    (tmp_path / 'config').write_bytes(pickle.dumps(work.config))
     assert work.program == 'comparison.ppo'
     done = python('-m', f'benchmarks.{work.program}', str(path), folder=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr

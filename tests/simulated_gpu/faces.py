@@ -139,28 +139,33 @@ class _Graph:
     gpu: Any = None
 
     def __init__(self) -> None:
-        self._calls, self._pool = [], None
+        self._calls, self._pool, self._done = [], None, False
 
     def into(self, pool: Any) -> '_Graph':
         """Record into the memory of this pool, which must have a graph; None: of a new one."""
         if pool is not None and not any(graph() is not None for graph in pool.graphs):
             raise RuntimeError('use_count > 0: the pool has gone with its last graph')
-        self._pool = SimpleNamespace(graphs=[]) if pool is None else pool
+        recordings = self.gpu.counts.recordings
+        self._pool = SimpleNamespace(graphs=[], number=len(recordings)) if pool is None else pool
         self._pool.graphs.append(weakref.ref(self))
-        self.gpu.counts.recordings[id(self._pool)] += 1
+        recordings[self._pool.number] += 1
         return self
 
     def pool(self) -> Any:
+        if not self._done:
+            raise RuntimeError('nothing has been recorded')
         return self._pool
 
     def __enter__(self) -> None:
         self.gpu.recorded = self._calls
 
     def __exit__(self, *error: Any) -> None:
-        self.gpu.recorded = None
+        self.gpu.recorded, self._done = None, True
 
     def replay(self) -> None:
         """One launch, whatever the number of operations."""
+        if self._pool.graphs[-1]() is not self:
+            raise RuntimeError('a later graph has taken the memory of this one')
         self.gpu.counts.launches['graph'] += 1
         with torch.no_grad(), torch._C._DisableTorchDispatch():
             for func, args, kwargs, out in self._calls:

@@ -7,12 +7,13 @@ from torch import Tensor
 from ding_common import ConfigError, describe
 
 
-def record(function: Callable[[], Tensor], last: Optional[torch.cuda.CUDAGraph]) -> Tuple[torch.cuda.CUDAGraph, Tensor]:
+def record(function: Callable[[], Tensor],
+           previous: Optional[torch.cuda.CUDAGraph]) -> Tuple[torch.cuda.CUDAGraph, Tensor]:
     """Record the operations of a GPU in a function, without running them; they must have the same shapes and tensors at
     every call. Returns a graph, whose ``replay`` runs them again, and the result, which it overwrites. The graph takes
-    the memory of the ``last`` one, which must not run again."""
+    over the memory of the ``previous`` one, which must not run again."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=None if last is None else last.pool()):
+    with torch.cuda.graph(graph, pool=None if previous is None else previous.pool()):
         result = function()
     return graph, result
 
@@ -20,16 +21,17 @@ def record(function: Callable[[], Tensor], last: Optional[torch.cuda.CUDAGraph])
 class StepGraph:
     """Calls a function of tokens. The first call runs it as it is, the second records its operations, and this and
     later ones launch what was recorded. ``reset`` begins again. It is necessary before the function uses other tensors
-    or shapes. All recordings have one pool of memory, which lives as long as the last of them."""
+    or shapes. All recordings have one pool of memory, which lives as long as this object."""
 
     def __init__(self) -> None:
-        self._graph: Optional[torch.cuda.CUDAGraph] = None  # the last: a pool ends with its last graph
+        # kept until the next recording: torch frees a pool with its last graph, and then refuses another recording in it
+        self._graph: Optional[torch.cuda.CUDAGraph] = None
         self.reset()
 
     def reset(self) -> None:
         """Run and record anew at the next calls."""
         self._called = False
-        self._recorded: Optional[Tuple[Tensor, Tensor]] = None  # what was recorded: its token, and its result
+        self._recorded: Optional[Tuple[Tensor, Tensor]] = None  # its token, and its result
 
     def __call__(self, step: Callable[[Tensor], Tensor], token: Tensor) -> Tensor:
         """Call ``step``, the same function since ``reset``, which must not wait for the GPU. Raises a ``ConfigError``
