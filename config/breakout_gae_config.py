@@ -8,7 +8,7 @@ views.append('ding_grpo.envs:PressFire')
 views.append(dict(type='gymnasium.wrappers:FrameStackObservation', kwargs=dict(stack_size=4)))
 kwargs = dict(max_episode_steps=2000)  # an action is repeated with probability 0.25, by default
 main_config.env.update(env_id='ALE/Breakout-v5', env_kwargs=kwargs, gymnasium_wrappers=views)
-main_config.env.update(collector_env_num=16, n_evaluator_episode=8, stop_value=15)
+main_config.env.update(collector_env_num=16, n_evaluator_episode=8, stop_value=10)
 policy = main_config.policy
 policy.model.update(obs_shape=[4, 42, 42], action_shape=4, encoder_hidden_size_list=[32, 64, 64, 128])
 policy.model.update(actor_head_hidden_size=128, critic_head_hidden_size=128)

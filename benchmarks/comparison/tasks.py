@@ -296,7 +296,7 @@ CLASSIC = dict(
         own=dict(gae=WITHOUT_ESTIMATES, grpo=[{}, WHOLE_EPISODES]), episodes=20
     ),
     breakout=as_shipped(
-        'ALE/Breakout-v5', 15, 400_000, 20_000, own=dict(gae=WITHOUT_ESTIMATES), plugin=True, episodes=20
+        'ALE/Breakout-v5', 10, 400_000, 20_000, own=dict(gae=WITHOUT_ESTIMATES), plugin=True, episodes=20
     ),
     hopper=as_shipped(
         'Hopper-v5', 1000, 300_000, 20_000, HOPPER, own=dict(grpo=[WHOLE_EPISODES, {}]), config='halfcheetah',
