@@ -16,7 +16,6 @@ from ding_grpo.instruments.hashes import coded, decoded
 from ding_grpo.model import CausalLM
 from ding_grpo.run.checkpoint import read_checkpoint
 from dizoo_llm.tasks import ThinkAnswerTask
-from tests.cases import long
 from tests.processes import connected, run_code
 
 from .helper import RUN, asked, bisect, configs, first_of, flip, lines, parts, rewrite, stopped_after, train
@@ -258,7 +257,8 @@ def started(folder, name, threads=1, processes=1):
     assert all(status == 0 for status, _ in found), found
 
 
-@pytest.mark.parametrize('change', [dict(threads=2), long(dict(processes=2))])
+@pytest.mark.algotest
+@pytest.mark.parametrize('change', [dict(threads=2), dict(processes=2)])
 def test_other_threads_or_processes_round_otherwise(own_folder, change):
     """Both are told as rounding with a tolerance, and named as what differs."""
     started(own_folder, 'a')

@@ -11,6 +11,7 @@ import torch
 from ding_common import PeerError
 from ding_grpo.extras.ahead import AheadProcess
 from ding_grpo.model import CausalLM
+from tests.cases import long
 from tests.processes import ROOT
 from tests.runs import each_update, evaluations, metrics, state, train
 from tests.shipped import small
@@ -118,7 +119,7 @@ def launched(**env):
     return dict(python=sys.executable, env={**paths, **env})
 
 
-@pytest.mark.parametrize('most', [0, 1])
+@pytest.mark.parametrize('most', [0, long(1)])
 def test_server_that_the_run_starts_is_started_again_and_ends_with_it(monkeypatch, capfd, most):
     killed = []
 
