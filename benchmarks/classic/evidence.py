@@ -54,8 +54,9 @@ are better there than those of HalfCheetah (the row "GRPO, shipped", one seed).
 
 **Breakout.** An episode is a whole game of five lives, and a step is four frames. The game repeats an action with
 probability 0.25: without that, LEFT alone gets 11 points, and all three sides learned nothing else. With it, LEFT gets
-6.7 on the starts of the evaluation, and random actions 1.4. Group size, rate and advantage of GRPO are the best of three
-settings after 60,000 steps without repetitions, on seed 0; the critic and PPO have the same rate, and were tried once.
+6.7 on the starts of the evaluation, and random actions 1.4. Group size, rate and advantage of GRPO are the best of
+three settings after 60,000 steps without repetitions, on seed 0; the critic and PPO have the same rate, and were tried
+once.
 {missing}
 {conditions}
 '''
