@@ -1,6 +1,5 @@
 """What is done at the import of modules that come after this package."""
 import sys
-from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -17,8 +16,22 @@ class Finder(MetaPathFinder):
         others = [f for f in sys.meta_path if f is not self and hasattr(f, 'find_spec')]  # old packages add others
         spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
         if spec is not None:
-            spec.loader.exec_module = partial(self.run, spec.loader.exec_module)
+            spec.loader = _Loader(spec.loader, self.run)
         return spec
+
+
+class _Loader:
+    """Another loader, which executes modules by ``run``. That one stays as it is, because it may load other modules:
+    pytest has one for all that it rewrites."""
+
+    def __init__(self, loader: Any, run: Callable[[Callable[[ModuleType], None], ModuleType], None]) -> None:
+        self._loader, self._run = loader, run
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._run(self._loader.exec_module, module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
 
 
 class AfterImport(Finder):

@@ -2,7 +2,9 @@
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
+from importlib.machinery import SourceFileLoader
+from importlib.util import find_spec, spec_from_loader
+from types import SimpleNamespace
 
 import ding.entry
 import pytest
@@ -63,3 +65,19 @@ def test_a_module_is_changed_once_it_is_imported(tmp_path, monkeypatch):
     import imported_late  # noqa: F401
     watch('imported_late', lambda module: found.append(module.__name__))  # at once
     assert found == [1, 'imported_late']
+
+
+def test_a_loader_of_several_modules_stays_as_it_is(tmp_path, monkeypatch):
+    """pytest has one for all that it rewrites: each module would have made the imports of all others deeper."""
+    (tmp_path / 'imported_later.py').write_text('value = 1')
+    loader = SourceFileLoader('imported_later', str(tmp_path / 'imported_later.py'))
+    finder = SimpleNamespace(
+        find_spec=lambda name, *args: spec_from_loader(name, loader) if name == 'imported_later' else None
+    )
+    monkeypatch.setattr(sys, 'meta_path', [finder, *sys.meta_path])
+    found = []
+    watch('imported_later', found.append)
+    assert find_spec('imported_later') is not None and find_spec('imported_later') is not None
+    assert 'exec_module' not in vars(loader)
+    import imported_later
+    assert found == [imported_later] and imported_later.__loader__.get_source('imported_later') == 'value = 1'
