@@ -6,7 +6,7 @@ image = dict(screen_size=42, frame_skip=1, scale_obs=True)  # the environment re
 views = [dict(type='gymnasium.wrappers:AtariPreprocessing', kwargs=image)]
 views.append('ding_grpo.envs:PressFire')
 views.append(dict(type='gymnasium.wrappers:FrameStackObservation', kwargs=dict(stack_size=4)))
-kwargs = dict(max_episode_steps=2000)  # an action is repeated with probability 0.25, by default
+kwargs = dict(max_episode_steps=2000)  # the environment repeats an action with probability 0.25
 main_config.env.update(env_id='ALE/Breakout-v5', env_kwargs=kwargs, gymnasium_wrappers=views)
 main_config.env.update(collector_env_num=16, n_evaluator_episode=8, stop_value=10)
 policy = main_config.policy

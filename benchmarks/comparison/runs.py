@@ -39,7 +39,7 @@ class Work(NamedTuple):
 
     @property
     def config(self) -> Tuple[EasyDict, EasyDict]:
-        """The shipped config, which the process of the run gets as it is: its file imports this project."""
+        """The shipped config. The process of the run gets it as a pickle, because its file imports this project."""
         with _loading:
             return load_config(f'{EVERY[self.task].config or self.task}_{self.side}')
 
@@ -155,11 +155,11 @@ def run(work: Work, about: Dict[str, str]) -> Dict[str, Any]:
 def _start(work: Work) -> Dict[str, Any]:
     job, log = work.job, os.path.join(OUT, f'{work.name}.txt')
     shutil.rmtree(job['folder'], ignore_errors=True)
-    path = os.path.join(OUT, f'{work.name}.job')
+    path, config = os.path.join(OUT, f'{work.name}.job'), pickle.dumps(work.config)
     with open(path, 'w') as f:
         json.dump(job, f)
     with open(job['config'], 'wb') as f:
-        pickle.dump(work.config, f)
+        f.write(config)
     env = dict(os.environ, OMP_NUM_THREADS='1', GOMP_SPINCOUNT='10000')
     with open(log, 'w') as out:
         words = command(work.python, work.program, path)

@@ -278,7 +278,7 @@ WHOLE_EPISODES = {
     **groups(8, 2, 1), 'learn.batch_steps': None, 'learn.epoch_per_collect': 20, 'learn.target_kl': 0.015,
     'learn.learning_rate': 1e-3
 }  # yapf: disable
-WITHOUT_ESTIMATES = [{}, {'learn.critic.gae_lambda': 1.0}]  # of what follows
+CRITICS = [{}, {'learn.critic.gae_lambda': 1.0}]  # as shipped, and without estimates of what follows
 HOPPER = {'env.env_id': 'Hopper-v5', 'model.obs_shape': 11, 'model.action_shape': 3}
 CLASSIC = dict(
     mountaincar_continuous=as_shipped('MountainCarContinuous-v0', 90, 200_000, 20_000),
@@ -293,10 +293,10 @@ CLASSIC = dict(
     ),
     halfcheetah=as_shipped(
         'HalfCheetah-v5', 1000, 300_000, 20_000,
-        own=dict(gae=WITHOUT_ESTIMATES, grpo=[{}, WHOLE_EPISODES]), episodes=20
+        own=dict(gae=CRITICS, grpo=[{}, WHOLE_EPISODES]), episodes=20
     ),
     breakout=as_shipped(
-        'ALE/Breakout-v5', 10, 400_000, 20_000, own=dict(gae=WITHOUT_ESTIMATES), plugin=True, episodes=20
+        'ALE/Breakout-v5', 10, 400_000, 20_000, own=dict(gae=CRITICS), plugin=True, episodes=20
     ),
     hopper=as_shipped(
         'Hopper-v5', 1000, 300_000, 20_000, HOPPER, own=dict(grpo=[WHOLE_EPISODES, {}]), config='halfcheetah',

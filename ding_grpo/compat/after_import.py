@@ -1,5 +1,7 @@
 """What is done at the import of modules that come after this package."""
+import copy
 import sys
+from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -15,23 +17,11 @@ class Finder(MetaPathFinder):
             return None
         others = [f for f in sys.meta_path if f is not self and hasattr(f, 'find_spec')]  # old packages add others
         spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
-        if spec is not None:
-            spec.loader = _Loader(spec.loader, self.run)
+        if spec is not None and spec.loader is not None:
+            loader = copy.copy(spec.loader)  # the other one may load further modules: pytest has one for all
+            loader.exec_module = partial(self.run, spec.loader.exec_module)
+            spec.loader = loader
         return spec
-
-
-class _Loader:
-    """Another loader, which executes modules by ``run``. That one stays as it is, because it may load other modules:
-    pytest has one for all that it rewrites."""
-
-    def __init__(self, loader: Any, run: Callable[[Callable[[ModuleType], None], ModuleType], None]) -> None:
-        self._loader, self._run = loader, run
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._run(self._loader.exec_module, module)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
 
 
 class AfterImport(Finder):
@@ -44,9 +34,10 @@ class AfterImport(Finder):
         return name == self._name
 
     def run(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
-        sys.meta_path.remove(self)
         execute(module)
-        self._function(module)
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._function(module)
 
 
 def watch(name: str, function: Callable[[ModuleType], None]) -> None:

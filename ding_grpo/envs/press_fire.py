@@ -5,8 +5,9 @@ import gymnasium
 
 class PressFire(gymnasium.Wrapper):
     """Take the action FIRE at the start of a game, and after each lost life in the same step as the policy's action.
-    Games of Atari such as Breakout go on only then, and a greedy policy may never choose it. For
-    ``env.gymnasium_wrappers``, around ``AtariPreprocessing``. A time limit of the game counts these actions."""
+    Atari games such as Breakout begin a ball only then, and a greedy policy may never choose it. For
+    ``env.gymnasium_wrappers``, around ``AtariPreprocessing``. ``max_episode_steps`` counts these actions. Where a game
+    repeats the action before in place of FIRE, the policy has to choose it."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         """
@@ -28,7 +29,9 @@ class PressFire(gymnasium.Wrapper):
         self._lives = self.unwrapped.ale.lives()
         obs, _, terminated, truncated, info = self.env.step(self._fire)
         if terminated or truncated:
-            raise RuntimeError('the game ends with the first action FIRE; raise max_episode_steps')
+            raise RuntimeError(
+                f'the game ends with the first action FIRE (truncated={truncated}); raise max_episode_steps'
+            )
         return obs, info
 
     def step(self, action: Any) -> Tuple:

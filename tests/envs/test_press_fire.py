@@ -74,7 +74,7 @@ def test_a_time_limit(limit, last):
 
 
 def test_a_time_limit_of_one_step():
-    with pytest.raises(RuntimeError, match='the game ends with the first action FIRE; raise max_episode_steps'):
+    with pytest.raises(RuntimeError, match=r'first action FIRE \(truncated=True\); raise max_episode_steps'):
         PressFire(Game(1)).reset(seed=0)
 
 

@@ -102,7 +102,7 @@ class TestSampling:
             ) for graphs in (True, False)
         )
         assert torch.equal(found.action, wanted.action) and torch.allclose(found.logp, wanted.logp, atol=1e-4)
-        assert gpu.counts.launches['graph'] >= 10
+        assert gpu.counts.launches['graph'] >= 10 and len(gpu.counts.recordings) == 1
 
     @pytest.mark.parametrize('options', [dict(autocast='bfloat16', autocast_output=True), dict(dtype='bfloat16')])
     def test_arithmetic(self, options, gpu):
@@ -117,7 +117,7 @@ class TestSampling:
     )
     def test_turns_that_continue_a_kept_cache(self, model, gpu):
         wanted, found = (play('plain', groups=3, model=model, **graphs) for graphs in (dict(), dict(graphs=True)))
-        assert gpu.counts.launches['graph'] > 0
+        assert gpu.counts.launches['graph'] > 0 and len(gpu.counts.recordings) > 1
         for one, other in zip(found, wanted):
             assert torch.equal(one['action'], other['action'])
             assert (one['logp_old'] - other['logp_old']).abs().max() <= 2e-6

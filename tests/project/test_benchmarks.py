@@ -2,6 +2,7 @@
 import json
 import os
 import pickle
+import pickletools
 from types import SimpleNamespace
 
 import click
@@ -13,8 +14,9 @@ from benchmarks import tables
 from benchmarks.__main__ import main
 from benchmarks.classic.evidence import chosen, digest, merged, not_run, table
 from benchmarks.comparison import loop
+from benchmarks.comparison.ppo import PLUGIN
 from benchmarks.comparison.runs import Work
-from benchmarks.comparison.tasks import EVERY
+from benchmarks.comparison.tasks import EVERY, SIDES
 from benchmarks.demos.four_ways import TOKENS, Cost
 from benchmarks.programs import programs
 from benchmarks.shared.records import PATH
@@ -51,7 +53,14 @@ def test_every_key_that_the_comparison_tries_exists():
                     known = [found.get(section) or {} for found in known]
                 assert any(last in found for found in known), f'{name} {side}: {path}'
             loop.set_keys(config, keys)
-            assert pickle.loads(pickle.dumps(config)).keys() == config.keys()  # as it goes to the process of a run
+
+
+@pytest.mark.parametrize('side', SIDES)
+def test_the_config_of_a_run_is_read_without_this_project(side):
+    for task in (name for name, task in EVERY.items() if side in task.tries):
+        given = pickle.dumps(Work(task, side, 0, 0).config, protocol=2)
+        named = [name for code, name, _ in pickletools.genops(given) if code.name == 'GLOBAL']
+        assert named and not [name for name in named if name.startswith(PLUGIN)], task
 
 
 @pytest.mark.envtest

@@ -68,7 +68,7 @@ class SharedDecoding(Decoding):
 
     def set_read(self, count: Tensor) -> None:
         """Forget the last tokens of lines: each has then read ``count`` (B, ) tokens after the prompt."""
-        self._graph = StepGraph()  # without the memory of recordings, since the next turn can be far
+        self._graph = StepGraph()  # frees the recordings' memory: the next turn may begin much later
         self._growing.set_read(count)
 
     def keep(self, lines: Tensor) -> None:

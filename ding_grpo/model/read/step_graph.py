@@ -24,7 +24,7 @@ class StepGraph:
     or shapes. All recordings have one pool of memory, which lives as long as this object."""
 
     def __init__(self) -> None:
-        # kept until the next recording: torch frees a pool with its last graph, and refuses another recording then
+        # kept until the next recording: torch frees a pool with its last graph, and fails to record into it then
         self._graph: Optional[torch.cuda.CUDAGraph] = None
         self.reset()
 
