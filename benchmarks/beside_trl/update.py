@@ -245,6 +245,9 @@ def main(peer_python: str, threads: str, only: str) -> None:
     """Alternate the sides; print medians, spreads and ratios; write the record and docs/results/speed.md."""
     names = [work.name for work in WORKS + HALF]
     wanted = only.split(',') if only else [*names, 'choices']
+    for name in wanted:
+        if name not in (*names, 'choices'):
+            raise click.BadParameter(f"{name!r}: must be of {', '.join(names)}, choices", param_hint='--only')
     works = WORKS + (HALF if multiplies_bfloat16('cpu') else [])
     for work, number in itertools.product(works, map(int, threads.split(','))):
         if work.name in wanted:
