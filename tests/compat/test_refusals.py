@@ -2,6 +2,7 @@
 import os
 import subprocess
 import sys
+from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec, spec_from_loader
 from types import SimpleNamespace
@@ -65,6 +66,28 @@ def test_a_module_is_changed_once_it_is_imported(tmp_path, monkeypatch):
     import imported_late  # noqa: F401
     watch('imported_late', lambda module: found.append(module.__name__))  # at once
     assert found == [1, 'imported_late']
+
+
+def test_a_module_whose_first_import_fails_is_changed_by_the_next(tmp_path, monkeypatch):
+    (tmp_path / 'imported_twice.py').write_text('import os\nif "FAILS" in os.environ: raise OSError\nvalue = 1')
+    monkeypatch.syspath_prepend(tmp_path)
+    found = []
+    watch('imported_twice', lambda module: found.append(module.value))
+    monkeypatch.setenv('FAILS', '1')
+    with pytest.raises(OSError):
+        import_module('imported_twice')
+    monkeypatch.delenv('FAILS')
+    import_module('imported_twice')
+    assert found == [1]
+
+
+def test_a_folder_without_a_loader_is_no_module(tmp_path, monkeypatch):
+    """A folder of the name of a package that is not installed, which Python takes for a part of one."""
+    (tmp_path / 'only_a_folder').mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, 'meta_path', [*sys.meta_path])
+    watch('only_a_folder', lambda module: None)
+    assert import_module('only_a_folder').__file__ is None
 
 
 def test_a_loader_of_several_modules_stays_as_it_is(tmp_path, monkeypatch):

@@ -8,8 +8,8 @@ NOOP, FIRE = 0, 2
 
 
 class Game(gymnasium.Env):
-    """Three lives. A ball falls three steps after FIRE, and gives one point at each step of its fall. An observation
-    has the step of the fall, -1 if there is none, and the seed."""
+    """Three lives. FIRE begins a ball, which is lost after three steps and gives a point at each. An observation is the
+    number of steps of the ball (-1 without a ball) and the seed."""
     observation_space = gymnasium.spaces.Box(-1, np.inf, (2, ), np.float32)
     action_space = gymnasium.spaces.Discrete(3)
     ale = property(lambda self: self)

@@ -12,6 +12,7 @@ from ding.utils import POLICY_REGISTRY
 
 from benchmarks import tables
 from benchmarks.__main__ import main
+from benchmarks.beside_trl import update
 from benchmarks.classic.evidence import chosen, digest, merged, not_run, table
 from benchmarks.comparison import loop
 from benchmarks.comparison.ppo import PLUGIN
@@ -75,6 +76,12 @@ def test_ppo_of_the_comparison_runs_without_this_project(tmp_path):
     done = python('-m', f'benchmarks.{work.program}', str(path), folder=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(json.loads((tmp_path / 'result').read_text())['evaluations']) == 2
+
+
+def test_a_work_that_does_not_exist_is_refused():
+    words = ['--peer-python', os.devnull, '--only', 'L19_T16_G8']
+    with pytest.raises(click.BadParameter, match="'L19_T16_G8': must be of update_L16_T256_G8, .*, choices"):
+        update.main(words, standalone_mode=False)
 
 
 @pytest.mark.envtest
