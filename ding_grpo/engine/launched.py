@@ -99,8 +99,9 @@ class LaunchedServer:
 
     @property
     def runs(self) -> bool:
-        self._process.poll()  # else it stays as a zombie; that of another process may be one
-        return not parallel.has_ended(self.pid)
+        ended = parallel.has_ended(self.pid)
+        self._process.poll()  # last, so that one that has ended stays no zombie; that of another process may be one
+        return not ended
 
     def close(self) -> None:
         """End it, with the processes that it has started."""

@@ -8,7 +8,9 @@ import sys
 import pytest
 import torch
 
-from ding_common import PeerError
+from ding_common import PeerError, parallel
+from ding_grpo.engine.launched import LaunchedServer, arguments
+from ding_grpo.engine.options import Launch
 from ding_grpo.extras.ahead import AheadProcess
 from ding_grpo.model import CausalLM
 from tests.cases import long
@@ -139,6 +141,22 @@ def test_server_that_the_run_starts_is_started_again_and_ends_with_it(monkeypatc
         os.kill(killed[0], 0)
     assert policy.actor.sampler.pool.process is None
     assert os.path.exists('run/engine.log')
+
+
+def test_server_that_ends_while_it_is_asked_about_stays_no_zombie(monkeypatch):
+    server = LaunchedServer(Launch(**launched()), arguments('model', 1, 8, 'float32', 1, 'cpu'), 'log', '.')
+    has_ended = parallel.has_ended
+
+    def ends_now(pid):
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # it has ended, and its parent has not asked for its status
+        return has_ended(pid)
+
+    monkeypatch.setattr(parallel, 'has_ended', ends_now)
+    pid = server.pid
+    assert not server.runs
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def test_server_that_does_not_start_is_told_with_its_last_lines():
