@@ -49,7 +49,7 @@ class GroupPlayer:
         """Play the groups with these numbers, or the greedy row of each. ``problem`` maps a number to the group's
         problem, or to None. Adds to the seconds in ``clock``, and measures memory. Returns the finished groups by
         number, whichever finished first."""
-        self._collect_iter = collect_iter
+        self._collect_iter, self._clock = collect_iter, clock
         size, ids, waiting = 1 if greedy else self._rows, list(range(self._env.env_num)), list(numbers)
         free, running, finished = [ids[i:i + size] for i in ids[::size]], [], []
         while waiting or running:
@@ -70,7 +70,9 @@ class GroupPlayer:
         group.begin()
         seed = start_seed(self._seed, self._collect_iter, group.number, group.restarts)
         seeds = {i: seed + (0 if self._shared_start else row) for row, i in enumerate(group.env_ids)}
+        start = time.perf_counter()
         self._reset(seeds, None if group.problem is None else dict(index=group.problem))
+        self._clock['scoring'] += time.perf_counter() - start
         self._policy.reset(group.env_ids)
 
     def _reset(self, seeds: Dict[int, int], start: Optional[Dict[str, int]]) -> None:

@@ -59,6 +59,12 @@ class TestGroupCollector:
         again = made.collect(n_sample=2, train_iter=7)  # goes on
         assert [s['group_id'] for s in again] == [5, 6] and summary(again)[0][2] != summary(samples)[0][2]
 
+    def test_resets_are_time_of_the_environments(self, collector, monkeypatch):
+        reset = DingTokenEnv.reset
+        monkeypatch.setattr(DingTokenEnv, 'reset', lambda env, **start: time.sleep(0.05) or reset(env, **start))
+        samples = collector().collect(n_sample=3)
+        assert sum(s['seconds_scoring'] for s in samples) >= 0.05 * 3 * 4  # four rows a group
+
     def test_problems_come_in_shuffled_epochs(self, collector):
         made = collector('subprocess')
         drawn = sum((prompts(made.collect(n_sample=n, train_iter=i)) for i, n in enumerate((3, 3, 6, 4))), [])
