@@ -1,4 +1,4 @@
-"""GRPO on Atari Breakout (extra atari): groups of 32 lives from the same start, as breakout_gae_config.py."""
+"""GRPO on Atari Breakout (extra atari): 32 lives from each start, with the environment of breakout_gae_config.py."""
 from ding_grpo.entry import complete, run, shipped_config
 
 main_config, create_config = shipped_config('breakout_gae', 'runs/breakout_grpo')

@@ -100,7 +100,7 @@ class LaunchedServer:
     @property
     def runs(self) -> bool:
         ended = parallel.has_ended(self.pid)
-        self._process.poll()  # last, so that one that has ended stays no zombie; that of another process may be one
+        self._process.poll()  # after the look, so that one that has ended stays no zombie; a fork cannot do this
         return not ended
 
     def close(self) -> None:
@@ -109,6 +109,7 @@ class LaunchedServer:
             try:
                 os.killpg(self.pid, sent)
             except ProcessLookupError:
+                self._process.poll()
                 return
             start = time.monotonic()
             while self.runs and time.monotonic() - start < GRACE:

@@ -143,6 +143,7 @@ def test_server_that_the_run_starts_is_started_again_and_ends_with_it(monkeypatc
     assert os.path.exists('run/engine.log')
 
 
+@pytest.mark.skipif(not hasattr(os, 'waitid'), reason='needs waitid')
 def test_server_that_ends_while_it_is_asked_about_stays_no_zombie(monkeypatch):
     server = LaunchedServer(Launch(**launched()), arguments('model', 1, 8, 'float32', 1, 'cpu'), 'log', '.')
     has_ended = parallel.has_ended
