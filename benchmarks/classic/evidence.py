@@ -56,8 +56,8 @@ are better there than those of HalfCheetah (the row "GRPO, shipped", one seed).
 action of the step before in place of the chosen one. On the starts of the evaluation LEFT alone, which catches the
 first ball, gets 1 point, RIGHT 0 and random actions 0.2; the bar is 3. In whole games of five lives, with other
 settings and one seed, no side found more than LEFT alone in 400,000 steps. Settings of all sides were changed after
-trial runs on seed 0: the episode, the repetitions, the rates, and for GRPO the group and the weight of the entropy. With
-a weight of 0.01, that of the critic and PPO, and the rate of the critic, GRPO chose LEFT alone within 80,000 steps.
+trial runs on seed 0: the episode, the repetitions, the rates, and for GRPO the group and the weight of the entropy.
+With a weight of 0.01, that of the critic and PPO, and with their rate, GRPO chose LEFT alone within 80,000 steps.
 {missing}
 {conditions}
 '''
