@@ -56,8 +56,9 @@ are better there than those of HalfCheetah (the row "GRPO, shipped", one seed).
 action of the step before in place of the chosen one. On the starts of the evaluation LEFT alone, which catches the
 first ball, gets 1 point, RIGHT 0 and random actions 0.2; the bar is 3. In whole games of five lives, with other
 settings and one seed, no side found more than LEFT alone in 400,000 steps. Settings of all sides were changed after
-trial runs on seed 0: the episode, the repetitions, the rates, and for GRPO the group and the weight of the entropy.
-With a weight of 0.01, that of the critic and PPO, and with their rate, GRPO chose LEFT alone within 80,000 steps.
+trial runs on seed 0, the first of two here: the episode, the repetitions, the rates, and for GRPO the group and the
+weight of the entropy. With a weight of 0.01, that of the critic and PPO, and with their rate, GRPO chose LEFT alone
+within 80,000 steps.
 {missing}
 {conditions}
 '''
@@ -152,7 +153,9 @@ def merged(task: str, old: Dict[str, Any], new: Dict[str, Any]) -> Dict[str, Any
             rest.append(run)
     first = len(old['conditions'])
     runs = rest + [dict(run, conditions=first + run['conditions']) for run in new['runs']]
-    return dict(new, conditions=old['conditions'] + new['conditions'], runs=runs)
+    conditions, used = old['conditions'] + new['conditions'], sorted({run['conditions'] for run in runs})
+    runs = [dict(run, conditions=used.index(run['conditions'])) for run in runs]
+    return dict(new, conditions=[conditions[i] for i in used], runs=runs)
 
 
 def chosen(task: str, only: str) -> Dict[str, List[int]]:
