@@ -295,7 +295,9 @@ CLASSIC = dict(
         'HalfCheetah-v5', 1000, 300_000, 20_000,
         own=dict(gae=CRITICS, grpo=[{}, WHOLE_EPISODES]), episodes=20
     ),
-    breakout=as_shipped('ALE/Breakout-v5, one life', 3, 1_000_000, 50_000, plugin=True, episodes=100),
+    breakout=as_shipped(
+        'ALE/Breakout-v5, one life', 3, 1_000_000, 50_000, own=dict(gae=CRITICS), plugin=True, episodes=100
+    ),
     hopper=as_shipped(
         'Hopper-v5', 1000, 300_000, 20_000, HOPPER, own=dict(grpo=[WHOLE_EPISODES, {}]), config='halfcheetah',
         episodes=20
