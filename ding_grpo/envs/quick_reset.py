@@ -6,7 +6,7 @@ import gymnasium
 class QuickReset(gymnasium.Wrapper):
     """Reset an Atari game with a seed without loading it again, which takes ale-py most of the time of a reset. For
     ``env.gymnasium_wrappers``, before all others. The start depends on the seed alone. Where a start depends on how a
-    game was loaded (Seaquest, not Breakout or Pong), all starts are of one loading, and vary less than in ale-py."""
+    game was loaded (Assault, not Breakout or Pong), all starts are of one loading, and vary less than in ale-py."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         """
@@ -16,7 +16,8 @@ class QuickReset(gymnasium.Wrapper):
             - env (:obj:`gymnasium.Env`): A game of ale-py, made with ``repeat_action_probability=0``: ALE seeds the \
                 repetitions only when it loads a game.
         Raises:
-            - ValueError: If it is none, repeats actions or has observations of sound, which resets do not repeat.
+            - ValueError: If the environment is no game of ale-py, if its ``repeat_action_probability`` is above 0, or \
+                if it has ``sound_obs``.
         """
         super().__init__(env)
         game = env.unwrapped

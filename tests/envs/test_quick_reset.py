@@ -102,10 +102,9 @@ def test_games_of_ale_as_without_it(name):
         assert played(plain, seed) == played(quick, seed)
 
 
-@pytest.mark.parametrize('name', ['Seaquest', 'KungFuMaster', 'Assault'])
-def test_starts_of_ale_whatever_came_before(name):
-    """These games keep some state over a reset."""
-    first, second = game_of(name, QuickReset), game_of(name, QuickReset)
+def test_a_start_of_ale_whatever_came_before():
+    """This game keeps some state over a reset."""
+    first, second = game_of('Assault', QuickReset), game_of('Assault', QuickReset)
     for seed in (3, 4, 5):
         played(second, seed)
     second.reset()
